@@ -1,0 +1,178 @@
+"""Quantized dtypes as rows: an element, the block that shares a scale, and how that scale is made.
+
+A new format is a new row (or ``row.replace(...)``); no code asks for a format by name. A value is
+``element(code) * scale[block] * tensor_scale``, always multiplying.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from nvfp.dtypes import elements as el
+from nvfp.dtypes.elements import ELEMENTS, Element
+from nvfp.errors import ArgumentError, DTypeError, message
+
+Nonfinite = Literal["nan_block", "saturate"]
+ScaleRule = Literal["ceil", "floor", "even"]
+ScaleFamily = Literal["float32", "e8m0", "two_level"]
+FourOverSix = Literal["mae_256", "mse_256", "mae_448", "mse_448"]
+
+
+def as_element(value: object) -> Element:
+    """Return the `Element` row that ``value`` (row, name or NumPy/ml_dtypes dtype) means."""
+    if isinstance(value, Element):
+        return value
+    name = value if isinstance(value, str) else getattr(value, "name", None) or getattr(value, "__name__", str(value))
+    if name not in ELEMENTS:
+        raise DTypeError(message("QuantDType", f"an element out of {sorted(ELEMENTS)}", name, "name one of these"))
+    return ELEMENTS[name]
+
+
+@dataclass(frozen=True)
+class QuantDType:
+    """A quantized dtype.
+
+    Args:
+        name: how it prints; two rows with equal fields and names are equal.
+        element: format of the codes (row, name or dtype).
+        block: length along the block axis that shares a scale, a pair (across, along) for blocks
+            over the last two axes, or None for one scale per tensor.
+        scale: format of the block scale: ``float8_e8m0fnu``, ``float32`` or another float format.
+        tensor_scale: True if one float32 decode factor per tensor multiplies the block scales.
+            Float32 and E8M0 scales reach every magnitude alone and take none.
+        nonfinite: what a block with NaN or inf becomes. ``"nan_block"``: scale and codes NaN.
+            ``"saturate"``: NaN does not reach amax, elements are cast one by one (TE).
+        power_of_two_scales: float32 scales rounded down to a power of two.
+        scale_rule: how an E8M0 scale is chosen.
+        four_over_six: NVFP4 4-over-6 search, or None.
+        per_row_tensor_scale: one tensor scale per row instead of per tensor.
+
+    Raises:
+        DTypeError: an unknown element or scale format.
+        ArgumentError: a block that is no positive length, or fields that do not fit together.
+
+    Example:
+        >>> nvfp4.replace(block=(16, 16)).bits_per_value
+        4.03125
+        >>> QuantDType("fp6_b32", "float6_e2m3fn", 32, "float8_e5m2").scale_family
+        'two_level'
+    """
+
+    name: str
+    element: Element
+    block: int | tuple[int, int] | None
+    scale: Element
+    tensor_scale: bool = False
+    nonfinite: Nonfinite = "nan_block"
+    power_of_two_scales: bool = False
+    scale_rule: ScaleRule = "ceil"
+    four_over_six: FourOverSix | None = None
+    per_row_tensor_scale: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "element", as_element(self.element))
+        object.__setattr__(self, "scale", as_element(self.scale))
+        object.__setattr__(self, "block", _as_block(self.block))
+        for wrong, need, got, do in self._conflicts():
+            if wrong:
+                raise ArgumentError(message("QuantDType", need, got, do))
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # equal rows have equal names; rows key caches on every call, so this is kept cheap
+
+    def _conflicts(self) -> tuple[tuple[bool, str, str, str], ...]:
+        """(is it wrong, what is needed, what came, what to do) for every pair of fields that may clash."""
+        element, scale = self.element, self.scale
+        no_mark = self.nonfinite == "nan_block" and not scale.has_nan
+        # max * max must fit float32, in which the tensor scale is taken.
+        too_wide = self.tensor_scale and (self.scale_family != "two_level" or element.max * scale.max > el.float32.max)
+        wide = element.bits > 8 or not element.signed
+        rules, marks = get_args(ScaleRule), get_args(Nonfinite)
+        return (
+            (wide, "a signed element of at most 8 bits", element.name, "pick another element"),
+            (scale.integer, "a float scale format", scale.name, "pick e.g. 'float8_e8m0fnu'"),
+            (no_mark, "a scale format with NaN for nonfinite='nan_block'", scale.name, "pass nonfinite='saturate'"),
+            (too_wide, "a narrow scale format for tensor_scale=True", scale.name, "leave tensor_scale out"),
+            (self.nonfinite not in marks, f"nonfinite out of {marks}", self.nonfinite, "pick one"),
+            (self.scale_rule not in rules, f"scale_rule out of {rules}", self.scale_rule, "pick one"),
+        )
+
+    def replace(self, **changes: Any) -> QuantDType:
+        """Return a row with some fields changed; the name tells how unless ``name=`` is given."""
+        row = dataclasses.replace(self, **changes)
+        if "name" in changes:
+            return row
+        fields = ((k, getattr(row, k)) for k in changes)  # as the row holds them, not as they were spelled
+        text = ",".join(f"{k}={getattr(v, 'name', v)}" for k, v in fields)
+        return dataclasses.replace(row, name=f"{self.name}[{text.replace(' ', '')}]")
+
+    @property
+    def block_shape(self) -> tuple[int, int] | None:
+        """(across, along) the block axis; None when one scale serves the tensor."""
+        if self.block is None:
+            return None
+        return self.block if isinstance(self.block, tuple) else (1, self.block)
+
+    @property
+    def scale_family(self) -> ScaleFamily:
+        """The rule that makes the scale: te-numerics B1 (float32), B4 (E8M0) or B5.1 (any other format)."""
+        if self.scale == el.float32:
+            return "float32"
+        return "e8m0" if self.scale == el.float8_e8m0fnu else "two_level"
+
+    @property
+    def square(self) -> bool:
+        """Whether row and column copies hold the same numbers (per tensor, or square blocks)."""
+        shape = self.block_shape
+        return shape is None or shape[0] == shape[1]
+
+    @property
+    def bits_per_value(self) -> float:
+        """Stored bits per value, block scales included (one tensor scale is not counted)."""
+        width = 4 if self.element.packed else max(8, self.element.bits)
+        shape = self.block_shape
+        return float(width) if shape is None else width + max(8, self.scale.bits) / (shape[0] * shape[1])
+
+    @property
+    def __numpy_dtype__(self) -> np.dtype:
+        raise DTypeError(
+            message("dtype", "a dense dtype", self.name, f"use x.astype(nf.{self.name}) or nf.quantize(x, ...)")
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"nvfp.{self.name}"
+
+
+def _as_block(block: Any) -> int | tuple[int, int] | None:
+    """Plain ints, checked (hashing and printing must not depend on NumPy integers or lists)."""
+    sizes = [] if block is None else list(block) if isinstance(block, tuple | list) else [block]
+    fits = all(isinstance(b, int | np.integer) and not isinstance(b, bool) and b >= 1 for b in sizes)
+    if not fits or (isinstance(block, tuple | list) and len(sizes) != 2):
+        raise ArgumentError(message("QuantDType", "block as a positive int, a pair of them, or None", block, "pass 32"))
+    sizes = [int(b) for b in sizes]
+    return None if block is None else (sizes[0], sizes[1]) if isinstance(block, tuple | list) else sizes[0]
+
+
+def _per_tensor(name: str, element: Element) -> QuantDType:
+    return QuantDType(name, element, None, el.float32, nonfinite="saturate")
+
+
+def _mx(name: str, element: Element) -> QuantDType:
+    return QuantDType(name, element, 32, el.float8_e8m0fnu)
+
+
+fp8_e4m3 = _per_tensor("fp8_e4m3", el.float8_e4m3fn)
+fp8_e5m2 = _per_tensor("fp8_e5m2", el.float8_e5m2)
+mxfp8_e4m3 = _mx("mxfp8_e4m3", el.float8_e4m3fn)
+mxfp8_e5m2 = _mx("mxfp8_e5m2", el.float8_e5m2)
+mxfp8 = mxfp8_e4m3
+nvfp4 = QuantDType("nvfp4", el.float4_e2m1fn, 16, el.float8_e4m3fn, tensor_scale=True)
+
+FORMATS: dict[str, QuantDType] = {f.name: f for f in (fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, nvfp4)}

@@ -1,0 +1,74 @@
+"""Make the safetensors files of ``tests/data`` out of the full reference files.
+
+    python scripts/extract_te_data.py FOLDER [--out tests/data]
+
+FOLDER holds ``quantizers.safetensors``, ``blocks.safetensors`` and ``optim.safetensors`` (see ``tests/data/README.md``
+for their origin). Tensors are copied byte for byte; only the keys that tests use are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+# Output file -> (source file, pattern of the keys to keep).
+_MX = r"mxfp8_e4m3|mxfp8_e5m2"
+SUBSETS: dict[str, tuple[str, str]] = {
+    "te_quantizers.safetensors": ("quantizers.safetensors", r"(current|current_pow2|delayed37\.5)\..*"),
+    "blocks_mx.safetensors": (
+        "blocks.safetensors",
+        rf"input\.f32\.mx\..*|cuda_headers\.({_MX})\.ceil\..*|torchao\.({_MX})\.(floor|ceil)\..*|torchao\.mxfp4\.even\..*",
+    ),
+    "blocks_nvfp4.safetensors": ("blocks.safetensors", r"input\.f32\.nvfp4\..*|te_ref\.nvfp4\.(1d|2d)\..*"),
+    "te_optim.safetensors": ("optim.safetensors", r"(adamw|adam_l2|ce)\..*"),
+}
+# Notes on single cases stay; notes on groups that are left out go.
+_NOTES = re.compile(r"(origin|keys|layout|data\..*|cuda_headers|torchao|te_ref\.nvfp4(\.1d|\.2d)?)")
+
+
+def read(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Return the header and the data of a safetensors file."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    return json.loads(raw[8 : 8 + length]), raw[8 + length :]
+
+
+def extract(source: Path, pattern: str, target: Path) -> int:
+    """Write the tensors of ``source`` whose key matches ``pattern`` fully to ``target``; return how many."""
+    header, data = read(source)
+    notes = header.pop("__metadata__", {})
+    wanted = {key: header[key] for key in sorted(header) if re.fullmatch(pattern, key)}
+    kept: dict[str, Any] = {"__metadata__": {k: v for k, v in sorted(notes.items()) if _keep_note(k, wanted)}}
+    body = bytearray()
+    for key, entry in wanted.items():
+        start, stop = entry["data_offsets"]
+        kept[key] = {**entry, "data_offsets": [len(body), len(body) + stop - start]}
+        body += data[start:stop]
+    text = json.dumps(kept, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    target.write_bytes(len(text).to_bytes(8, "little") + text + bytes(body))
+    return len(wanted)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n\n")[0])
+    parser.add_argument("folder", type=Path, help="where the full files lie")
+    parser.add_argument("--out", type=Path, default=Path("tests/data"), help="where the subsets go")
+    arguments = parser.parse_args(argv)
+    for name, (source, pattern) in SUBSETS.items():
+        target = arguments.out / name
+        count = extract(arguments.folder / source, pattern, target)
+        print(f"{target}: {count} tensors, {target.stat().st_size} bytes")
+
+
+def _keep_note(key: str, wanted: dict[str, Any]) -> bool:
+    return bool(_NOTES.fullmatch(key)) or any(tensor.startswith(f"{key}.") for tensor in wanted)
+
+
+if __name__ == "__main__":
+    main()

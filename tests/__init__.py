@@ -1,0 +1,1 @@
+"""The tests of nvfp; CONTRIBUTING.md says how to run them."""

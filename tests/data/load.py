@@ -1,0 +1,33 @@
+"""Reads the reference files of this folder (safetensors) without any library, bfloat16 included."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+FOLDER = Path(__file__).parent
+_DTYPES = {"F32": np.float32, "U8": np.uint8, "I64": np.int64, "BF16": ml_dtypes.bfloat16}
+
+
+@cache
+def load(name: str) -> dict[str, np.ndarray]:
+    """Return the tensors of ``tests/data/<name>.safetensors`` by key, read-only."""
+    raw = (FOLDER / f"{name}.safetensors").read_bytes()
+    body = 8 + int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:body])
+    header.pop("__metadata__", None)
+    tensors = {}
+    for key, entry in header.items():
+        start, stop = entry["data_offsets"]
+        flat = np.frombuffer(raw, np.uint8, stop - start, body + start)
+        tensors[key] = flat.view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    return tensors
+
+
+def cases(name: str, tensor: str) -> list[str]:
+    """Return the keys of ``name`` that hold a tensor called ``tensor``, without that last part."""
+    return sorted(key.removesuffix(f".{tensor}") for key in load(name) if key.endswith(f".{tensor}"))
