@@ -1,0 +1,109 @@
+"""Small checks that the contracts share. None of them reads array contents, so none waits for the GPU."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from nvfp.dtypes.codec import Overflow
+from nvfp.dtypes.elements import ELEMENTS, Element
+from nvfp.dtypes.formats import QuantDType
+from nvfp.errors import ArgumentError, DTypeError, NotBuiltError, ShapeError, message
+
+__all__ = ["Overflow"]  # the contracts take it from here
+
+Words = tuple[Any | None, Any | None]
+
+FLOAT32 = np.dtype(np.float32)
+FLOATS: tuple[np.dtype, ...] = (
+    FLOAT32, np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float64),
+)  # fmt: skip
+_INTEGERS = tuple(np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64))
+DENSE: frozenset[np.dtype] = frozenset((*FLOATS, *_INTEGERS, np.dtype(np.bool_)))
+NARROW: dict[np.dtype, Element] = {e.dtype: e for e in ELEMENTS.values() if e.bits <= 8 and not e.integer}
+
+
+def check_float(op: str, x: Any) -> None:
+    """Raise unless ``x`` is a float32, bfloat16, float16 or float64 array."""
+    if x.dtype not in FLOATS:
+        raise DTypeError(message(op, "float32, bfloat16, float16 or float64", x.dtype, "cast it with x.astype first"))
+
+
+def check_choice(op: str, name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise ArgumentError(message(op, f"{name} out of {choices}", repr(value), "name one of these"))
+
+
+def not_built(op: str, name: str, value: object, plain: object) -> None:
+    """Raise `NotBuiltError` naming the argument unless it has its plain value."""
+    if value is not plain and value != plain:
+        raise NotBuiltError(message(op, f"{name}={plain!r}", repr(value), "leave it out in this release"))
+
+
+def axis_index(op: str, axis: int, ndim: int) -> int:
+    """Return ``axis`` counted from the front.
+
+    Example:
+        >>> axis_index("quantize", -1, 3)
+        2
+    """
+    if not -ndim <= axis < ndim:
+        raise ShapeError(message(op, f"an axis of {ndim} dimensions", axis, "count from -ndim to ndim - 1"))
+    return axis % ndim
+
+
+def check_out(op: str, out: Any | None, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Raise unless ``out`` is None or a writeable array of this shape and dtype."""
+    if out is None:
+        return
+    if out.shape != shape or out.dtype != dtype:
+        got = f"{out.dtype} {out.shape}"
+        raise ShapeError(message(op, f"out as {dtype} {shape}", got, "allocate out with that shape and dtype"))
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ArgumentError(message(op, "a writeable out", "a read-only array", "pass a writeable array"))
+
+
+def check_word(op: str, name: str, word: Any) -> None:
+    """Raise unless ``word`` is a float32 array of shape ``()``."""
+    if getattr(word, "shape", None) != () or word.dtype != FLOAT32 or isinstance(word, np.generic):
+        got = f"{getattr(word, 'dtype', type(word).__name__)} {getattr(word, 'shape', '')}"
+        raise DTypeError(message(op, f"{name} as a float32 array of shape ()", got, "keep scalars as 0-d arrays"))
+
+
+def word_pair(op: str, name: str, value: Any, row: bool, col: bool) -> Words:
+    """Return ``value`` (None, a word, or a pair of them) as ``(row word, column word)``.
+
+    The entry of a side that is not asked for is None; a single word serves both sides.
+    """
+    if value is None:
+        return None, None
+    pair = value if isinstance(value, tuple) else (value, value)
+    if len(pair) != 2:
+        raise ArgumentError(message(op, f"{name} as a word or a (row, column) pair", f"{len(pair)} words", "pass two"))
+    for word in pair:
+        if word is not None:
+            check_word(op, name, word)
+    return pair[0] if row else None, pair[1] if col else None
+
+
+@lru_cache(maxsize=256)
+def check_format(op: str, fmt: QuantDType) -> None:
+    """Raise unless kernels can compute this row: the row itself refuses what makes no sense."""
+    scale, family = fmt.scale, fmt.scale_family
+    if scale.bits not in (8, 32):
+        expected = "a scale of float32, e8m0 or another 8-bit float"
+        raise NotBuiltError(message(op, expected, scale.name, "choose one of these"))
+    if fmt.tensor_scale and fmt.block is None:
+        raise ArgumentError(message(op, "blocks under a tensor scale", fmt.name, "pass block= or tensor_scale=False"))
+    if fmt.power_of_two_scales and family == "two_level":
+        expected = "power_of_two_scales with float32 scales"
+        raise ArgumentError(message(op, expected, scale.name, "use a float32 or e8m0 scale"))
+    if fmt.scale_rule != "ceil" and family != "e8m0":
+        expected = f"scale_rule={fmt.scale_rule!r} with e8m0 scales"
+        raise ArgumentError(message(op, expected, scale.name, "leave scale_rule at 'ceil'"))
+    not_built(op, "four_over_six", fmt.four_over_six, None)
+    not_built(op, "per_row_tensor_scale", fmt.per_row_tensor_scale, False)

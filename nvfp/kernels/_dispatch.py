@@ -1,0 +1,72 @@
+"""The only dynamic import of the library: picks the CPU or CUDA module of a stem by array type.
+
+Kernel rooms load when they are first needed, so that ``import nvfp`` loads neither Numba nor CuPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Literal
+
+import numpy as np
+
+from nvfp.errors import DeviceError, DTypeError, message
+from nvfp.kernels.operand import Operand
+
+Kind = Literal["cpu", "cuda"]
+_modules: dict[tuple[str, str], Any] = {}
+_kinds: dict[type, Kind] = {np.ndarray: "cpu"}
+_SCALARS = (bool, int, float)
+
+
+def kind_of(array: Any) -> Kind:
+    """Return ``"cpu"`` for a NumPy array and ``"cuda"`` for a CuPy array (an Operand: its codes)."""
+    if type(array) is Operand:
+        array = array.codes
+    kind = _kinds.get(type(array))
+    if kind is None:
+        if isinstance(array, np.ndarray | np.generic):
+            kind = "cpu"
+        elif type(array).__module__.partition(".")[0] == "cupy":
+            kind = "cuda"
+        else:
+            name = type(array).__name__
+            raise DTypeError(message("kernels", "a NumPy or CuPy array", name, "convert it with nf.asarray"))
+        _kinds[type(array)] = kind
+    return kind
+
+
+def module(stem: str, kind: str) -> Any:
+    """Return ``nvfp.kernels.<kind>.<stem>``, imported at first use."""
+    found = _modules.get((kind, stem))
+    if found is None:
+        found = _modules[kind, stem] = import_module(f"nvfp.kernels.{kind}.{stem}")
+    return found
+
+
+def backend(stem: str, *arrays: Any) -> Any:
+    """Return the module of ``stem`` for the device that all ``arrays`` (None is skipped) share."""
+    kind: Kind | None = None
+    for array in arrays:
+        if array is None:
+            continue
+        this = _kinds.get(type(array))
+        if this is None:
+            if isinstance(array, _SCALARS):
+                continue
+            this = kind_of(array)
+        if kind is not None and this != kind:
+            raise DeviceError(
+                message(stem, "all arrays on one device", "CPU and CUDA ones", "move one: x.to_device(...)")
+            )
+        kind = this
+    return module(stem, kind or "cpu")
+
+
+def place_like(array: np.ndarray, like: Any) -> Any:
+    """Return a NumPy array on the device of ``like`` (a host-to-device copy for CuPy)."""
+    if kind_of(like) == "cpu":
+        return array
+    from nvfp.optional import need
+
+    return need("cupy", extra="cuda13").asarray(array)

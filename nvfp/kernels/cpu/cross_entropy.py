@@ -1,0 +1,162 @@
+"""CPU twin of `kernels.cross_entropy`: rows over threads; a row is read twice (maximum, sum of exp)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nvfp.kernels.cpu._exp import exp32
+from nvfp.kernels.cpu._halves import narrow, widen
+from nvfp.kernels.cpu._njit import bits_float, float_bits, inline, njit
+from nvfp.kernels.cpu._pool import run_chunks
+from nvfp.kernels.cpu._tiles import GRAIN, TILE
+
+_LANES = 8  # independent float64 sums, so that the additions overlap and vectorize
+_FLOAT32 = np.dtype(np.float32)
+
+
+@inline
+def _ordered(x: np.float32) -> np.int32:
+    """An integer that is ordered as the float is (NaN above inf), and its own inverse."""
+    b = np.int32(float_bits(x))
+    return np.int32(b ^ ((b >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
+@inline
+def _row_max(row: np.ndarray) -> np.float32:
+    top = np.int32(-2147483648)
+    for v in range(row.size):  # integer maxima vectorize, float ones do not
+        key = _ordered(row[v])
+        top = key if key > top else top
+    x: np.float32 = bits_float(np.uint32(top ^ ((top >> np.int32(31)) & np.int32(0x7FFFFFFF))))
+    return x
+
+
+@inline
+def _sum(values: np.ndarray, n: int) -> float:
+    """The sum of values[:n] in float64, over `_LANES` lanes; values[n:] up to whole lanes are zeroed."""
+    whole = -(-n // 8) * 8
+    values[n:whole] = np.float32(0)
+    a = b = c = d = e = f = g = h = 0.0
+    for i in range(0, whole, 8):
+        a += values[i]
+        b += values[i + 1]
+        c += values[i + 2]
+        d += values[i + 3]
+        e += values[i + 4]
+        f += values[i + 5]
+        g += values[i + 6]
+        h += values[i + 7]
+    return ((a + b) + (c + d)) + ((e + f) + (g + h))
+
+
+@njit
+def _rows(
+    logits: np.ndarray, targets: np.ndarray, ignore: int, smoothing: float, loss: np.ndarray, lse: np.ndarray
+) -> None:
+    vocabulary = logits.shape[1]
+    scratch = np.empty(vocabulary + 8, np.float32)
+    for t in range(targets.size):
+        target = targets[t]
+        if target == ignore:
+            loss[t] = lse[t] = np.float32(0)
+            continue
+        row = logits[t]
+        top = _row_max(row)
+        if top == np.float32(-np.inf):
+            loss[t] = np.float32(np.nan)
+            lse[t] = top
+            continue
+        for v in range(vocabulary):
+            scratch[v] = exp32(row[v] - top)
+        log_sum = math.log(_sum(scratch, vocabulary))
+        nll = (float(top) - float(row[target])) + log_sum
+        if smoothing > 0.0:
+            for v in range(vocabulary):
+                scratch[v] = top - row[v]
+            nll = (1.0 - smoothing) * nll + smoothing * (_sum(scratch, vocabulary) / vocabulary + log_sum)
+        loss[t] = np.float32(nll)
+        lse[t] = np.float32(float(top) + log_sum)
+
+
+@njit
+def _gradient(
+    logits: np.ndarray, targets: np.ndarray, lse: np.ndarray, factor: np.ndarray,
+    ignore: int, hit: np.float32, uniform: np.float32, dlogits: np.ndarray,
+) -> None:  # fmt: skip
+    for t in range(targets.size):
+        target, f, low = targets[t], factor[t], lse[t]
+        if target == ignore:
+            dlogits[t, :] = np.float32(0)
+            continue
+        row, out = logits[t], dlogits[t]
+        for v in range(row.size):
+            out[v] = (exp32(row[v] - low) - uniform) * f
+        # The target's own entry again, with its share taken off before the product rounds.
+        out[target] = ((exp32(row[target] - low) - uniform) - hit) * f
+
+
+def _row_tiles(rows: int, vocabulary: int, work: Any) -> None:
+    """Call ``work(a, b)`` for tiles of rows that together hold about `TILE` values."""
+    step = max(1, TILE // vocabulary)
+
+    def chunk(start: int, stop: int) -> None:
+        for a in range(start, stop, step):
+            work(a, min(a + step, stop))
+
+    run_chunks(chunk, rows, max(1, GRAIN // vocabulary))
+
+
+def cross_entropy(
+    logits: Any, targets: Any, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
+) -> tuple[Any, Any, Any]:
+    """See `nvfp.kernels.cross_entropy.cross_entropy`; logits [T, V], targets [T]."""
+    loss, lse = np.empty(targets.size, np.float32), np.empty(targets.size, np.float32)
+    ids = np.array(targets, np.int64)
+
+    def work(a: int, b: int) -> None:
+        _rows(widen(logits[a:b]), ids[a:b], int(ignore_index), float(label_smoothing), loss[a:b], lse[a:b])
+
+    rows, vocabulary = logits.shape
+    _row_tiles(rows, vocabulary, work)
+    weight = 1.0
+    if reduction != "none":
+        total = float(np.sum(loss, dtype=np.float64))
+        if reduction == "mean":
+            valid = int(np.count_nonzero(ids != ignore_index))
+            total, weight = (total / valid, 1.0 / valid) if valid else (0.0, 0.0)
+        loss = np.asarray(total, np.float32)
+    return loss, lse, np.asarray(weight, np.float32)
+
+
+def cross_entropy_vjp(
+    logits: Any,
+    targets: Any,
+    lse: Any,
+    weight: Any,
+    dloss: Any,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    out: Any | None = None,
+) -> Any:
+    """See `nvfp.kernels.cross_entropy.cross_entropy_vjp`; logits [T, V], targets and lse [T], dloss [1] or [T]."""
+    dlogits = np.empty(logits.shape, logits.dtype) if out is None else out
+    ids = np.array(targets, np.int64)
+    with np.errstate(all="ignore"):
+        factor = np.ascontiguousarray(np.broadcast_to(dloss * weight, ids.shape))
+    hit = np.float32(1.0 - label_smoothing)
+    uniform = np.float32(label_smoothing / logits.shape[1])
+    vocabulary = logits.shape[1]
+    direct = dlogits.dtype == _FLOAT32 and not np.may_share_memory(dlogits, logits)
+
+    def work(a: int, b: int) -> None:
+        y = dlogits[a:b] if direct else np.empty((b - a, vocabulary), np.float32)
+        _gradient(widen(logits[a:b]), ids[a:b], lse[a:b], factor[a:b], int(ignore_index), hit, uniform, y)
+        if not direct:
+            narrow(y, dlogits[a:b])
+
+    _row_tiles(len(logits), vocabulary, work)
+    return dlogits

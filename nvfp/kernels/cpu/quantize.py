@@ -1,0 +1,209 @@
+"""CPU twin of `kernels.quantize`.
+
+Each side is the source with its block axis last, cut into panels of whole blocks that fit the cache. A panel
+is loaded as float32 (in place where it can be), its block maxima become scales and multipliers, and its
+elements codes. Per-tensor formats are the case of one block.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nvfp.dtypes import scales as exact
+from nvfp.dtypes.codec import Overflow
+from nvfp.dtypes.formats import QuantDType
+from nvfp.kernels._check import Words
+from nvfp.kernels.cpu._amax import amax_bits
+from nvfp.kernels.cpu._blocks import (
+    INF,
+    SKIP_NAN,
+    SKIP_NONFINITE,
+    SKIP_NOTHING,
+    block_amax,
+    encode_blocks,
+    pack,
+    scales,
+)
+from nvfp.kernels.cpu._strided import Panel, Rows, for_panels, panels, rows_of
+from nvfp.kernels.cpu._tables import FLOAT_SCALE, LARGEST_FINITE, ScaleRule, encoder, scale_rule
+from nvfp.kernels.cpu.scale_layout import scale_layout as tile_scales
+from nvfp.kernels.cpu.transpose import transpose
+from nvfp.kernels.operand import Operand, OperandPair, ScaleLayout, codes_shape, scale_shape
+from nvfp.kernels.quantize import other_side
+
+_BUFFERS = tuple(map(np.dtype, (np.float32, np.uint8, np.uint32, np.uint32, np.float32)))
+
+
+def quantize(
+    x: Any,
+    fmt: QuantDType,
+    *,
+    axis: int,
+    row: bool,
+    col: bool,
+    scale: Any | None,
+    amax: Words,
+    tensor_scale: Words,
+    amax_out: Words,
+    amax_epsilon: float,
+    overflow: Overflow,
+    scale_layout: ScaleLayout,
+) -> tuple[Operand | None, Operand | None]:
+    """See `nvfp.kernels.quantize.quantize`."""
+    sides = zip((row, col), amax, tensor_scale, strict=True)
+    free = scale is None and any(wanted and a is None and t is None for wanted, a, t in sides)
+    taken = _taken(x, fmt, free, amax_out)
+    row_side: Operand | None = None
+    col_side: Operand | None = None
+    if row:
+        tensor = _tensor_level(x, fmt, scale, amax[0], taken, tensor_scale[0], amax_epsilon)
+        row_side = Operand(*_side(x, axis, fmt, tensor, overflow), tensor.tensor_scale, fmt, x.shape, axis)
+    if col and row_side is not None and fmt.square:
+        col_side = other_side(OperandPair(row_side, None), "col")
+    elif col:
+        tensor = _tensor_level(x, fmt, scale, amax[1], taken, tensor_scale[1], amax_epsilon)
+        made = _side(x.T, 1, fmt, tensor, overflow)
+        col_side = Operand(*made, tensor.tensor_scale, fmt, x.shape, 0, transposed=True)
+    for word in amax_out:
+        if word is not None:
+            np.maximum(word, taken, out=word)
+    if scale_layout != "plain":
+        return _tiled(row_side), _tiled(col_side)
+    return row_side, col_side
+
+
+def _taken(x: np.ndarray, fmt: QuantDType, free: bool, amax_out: Words) -> Any:
+    """The amax of ``x`` as its format counts it; None if neither ``amax_out`` nor a ``free`` side needs it."""
+    needed = free and (fmt.block is None or fmt.tensor_scale)
+    if not needed and all(word is None for word in amax_out):
+        return None
+    return amax_bits(x, SKIP_NONFINITE if fmt.nonfinite == "nan_block" else SKIP_NAN).view(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tensor:
+    """What the whole tensor decides: the float arguments of `_blocks.scales`, the scales that are one per tensor."""
+
+    floats: np.ndarray
+    multiplier: np.ndarray | None = None
+    scale: np.ndarray | None = None
+    tensor_scale: np.ndarray | None = None
+    fill: int = 0
+
+
+def _tensor_level(
+    x: np.ndarray, fmt: QuantDType, scale: Any, given: Any, taken: Any, tensor_scale: Any, epsilon: float
+) -> _Tensor:
+    rule = scale_rule(fmt)
+    # What an overflowing float32 multiplier becomes (te-numerics B1, step 5).
+    overflow = LARGEST_FINITE[x.dtype] if fmt.block is not None else exact.FLT_MAX
+    floats = np.array([rule.largest, overflow, epsilon, 1], np.float32)
+    if fmt.block is None:
+        return _one_scale(x, rule, floats, scale, given, taken)
+    if not fmt.tensor_scale:
+        return _Tensor(floats, fill=rule.fill)
+    largest = given if given is not None else taken
+    if given is None and tensor_scale is not None:
+        floats[3] = exact.s_enc_from_tensor_scale(tensor_scale)
+    else:
+        floats[3] = exact.s_enc(largest, fmt.element, fmt.scale)
+    if tensor_scale is None:
+        tensor_scale = exact.tensor_scale_from_amax(largest, fmt.element, fmt.scale)
+    return _Tensor(floats, tensor_scale=np.array(tensor_scale, np.float32), fill=rule.fill)
+
+
+def _one_scale(x: np.ndarray, rule: ScaleRule, floats: np.ndarray, scale: Any, given: Any, taken: Any) -> _Tensor:
+    """The multiplier and scale of a per-tensor format, by the rule of a single block."""
+    if scale is not None:
+        multiplier = np.array(scale, np.float32).reshape(1)
+        return _Tensor(floats, multiplier, exact.inverse(multiplier).reshape(()), fill=rule.nan_code)
+    bits = np.array(taken if given is None else given, np.float32).reshape(1).view(np.uint32)
+    ints = rule.given_ints
+    if rule.nan_block and (worst := amax_bits(x, SKIP_NOTHING)) >= INF:
+        bits[0], ints = worst, rule.ints
+    stored, multiplier = np.empty(1, np.uint32), np.empty(1, np.float32)
+    scales(rule, ints, floats, bits, 1, stored, multiplier)
+    return _Tensor(floats, multiplier, _as_scale(stored, rule).reshape(()), fill=rule.fill)
+
+
+def _as_scale(stored: np.ndarray, rule: ScaleRule) -> np.ndarray:
+    return stored.view(np.float32) if rule.family == FLOAT_SCALE else stored.astype(np.uint8)
+
+
+def _side(
+    x: np.ndarray, axis: int, fmt: QuantDType, tensor: _Tensor, overflow: Overflow
+) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and scales of ``x`` blocked along ``axis``, in the order of its axes."""
+    if x.size == 0:
+        empty = np.zeros(scale_shape(fmt, x.shape, axis), np.float32 if fmt.scale.bits == 32 else np.uint8)
+        return np.empty(codes_shape(fmt, x.shape, axis), np.uint8), empty if tensor.scale is None else tensor.scale
+    if fmt.block is None and not fmt.element.packed:
+        flat = x.reshape(-1) if x.flags.c_contiguous else x
+        codes, _ = _rows(rows_of(flat, -1), fmt, tensor, overflow)
+        assert tensor.scale is not None
+        return codes.reshape(x.shape), tensor.scale
+    across = (fmt.block_shape or (1, 1))[0]
+    codes, scale = _rows(rows_of(x, axis, matrices=across > 1), fmt, tensor, overflow)
+    outer = math.prod(x.shape[:axis])
+    last = axis == x.ndim - 1
+    codes = (codes if last else _swap(codes, outer)).reshape(codes_shape(fmt, x.shape, axis))
+    if tensor.scale is not None:
+        return codes, tensor.scale
+    return codes, (scale if last else _swap(scale, outer)).reshape(scale_shape(fmt, x.shape, axis))
+
+
+def _swap(array: np.ndarray, outer: int) -> np.ndarray:
+    """[outer * inner, n] -> [outer, n, inner]."""
+    view = array.reshape(outer, -1, array.shape[-1])
+    return transpose(view, packed=False, columns=view.shape[-1], out=None)  # type: ignore[no-any-return]
+
+
+def _rows(source: Rows, fmt: QuantDType, tensor: _Tensor, overflow: Overflow) -> tuple[np.ndarray, np.ndarray]:
+    """Codes [rows, bytes] and scales [matrices, block rows, blocks] of an array seen as rows."""
+    rule, packed, n = scale_rule(fmt), fmt.element.packed, source.n
+    across, along = fmt.block_shape or (1, 1)
+    numbers, limit = encoder(fmt.element, overflow), SKIP_NOTHING if rule.nan_block else SKIP_NAN
+    matrices, rows = (source.d1, source.d2) if across > 1 else (1, source.d1 * source.d2)
+    width = -(-n // 2) if packed else n
+    codes = np.empty((source.d1 * source.d2, width), np.uint8)
+    grid = (matrices, -(-rows // across), -(-n // along)) if tensor.multiplier is None else (0, 0, 0)
+    scale = np.empty(grid, np.float32 if rule.family == FLOAT_SCALE else np.uint8)
+    flat = codes.reshape(-1)
+
+    def work(
+        panel: Panel, values: np.ndarray, raw: np.ndarray, bits: np.ndarray, stored: np.ndarray, factor: np.ndarray
+    ) -> None:
+        row, height, column, length = panel
+        place, shape, block = source.load(panel, values), (height, length), (across, along)
+        if tensor.multiplier is None:
+            high, wide = -(-height // across), -(-length // along)
+            block_amax(*place, *shape, *block, limit, bits)
+            scales(rule, rule.ints, tensor.floats, bits, high * wide, stored, factor)
+            m, r, c = row // rows, row % rows // across, column // along
+            scale[m, r : r + high, c : c + wide] = _as_scale(stored[: high * wide], rule).reshape(high, wide)
+        else:
+            factor, block = tensor.multiplier, shape
+        if packed:
+            encode_blocks(place, shape, block, factor, numbers, tensor.fill, (raw, 0, length))
+            pack(raw, length, height, length, flat, row * width + column // 2, width)
+        else:
+            encode_blocks(place, shape, block, factor, numbers, tensor.fill, (flat, row * width + column, width))
+
+    unit = math.lcm(along, 2) if packed else along
+    for_panels(work, panels(matrices, rows, n, across=across, along=unit, stripes=source.pitch is None), *_BUFFERS)
+    return codes, scale
+
+
+def _tiled(side: Operand | None) -> Operand | None:
+    """The side with its scales in 128 x 4 tiles; a scale of square blocks is repeated for each of its rows."""
+    if side is None:
+        return None
+    across = (side.format.block_shape or (1, 1))[0]
+    rows = np.repeat(side.scale, across, axis=0)[: side.stored_shape[0]]
+    tiles = tile_scales(rows, "tiles128x4", inverse_shape=None, out=None)
+    return dataclasses.replace(side, scale=tiles, scale_layout="tiles128x4")

@@ -1,0 +1,116 @@
+"""`GemmProblem`: one GEMM as a frozen, hashable, printable record; it keys the cache of plans.
+
+The record speaks row-major: Y [M, N] = X [M, K] W [K, N]. cuBLASLt is column-major, where the memory
+of a row-major matrix is its transpose, so it is asked for Y^T = W^T X^T: its A is our W, its B is our X,
+its m, n, k are our N, M, K. `GemmProblem.layouts` and `.attributes` hold that translation, nothing else does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nvfp.kernels.cublaslt import typemap as tm
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One matrix of a GEMM.
+
+    Attributes:
+        dtype: name, a key of `typemap.DATA_TYPE`.
+        ld: distance of two stored rows, in elements.
+        transposed: whether the last two axes are swapped in storage.
+        stride: distance of two matrices of the batch, in elements.
+        align: bytes to which every matrix of the batch is aligned (256 at most).
+        scale: scale mode (a key of `typemap.SCALE_MODE`), or None.
+    """
+
+    dtype: str
+    ld: int
+    transposed: bool = False
+    stride: int = 0
+    align: int = 256
+    scale: str | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.dtype}{'^T' if self.transposed else ''} ld {self.ld}"
+        text += f" scale {self.scale}" if self.scale else ""
+        text += f" stride {self.stride}" if self.stride else ""
+        return text + (f" align {self.align}" if self.align != 256 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class GemmProblem:
+    """Everything that decides how cuBLASLt computes Y = alpha X W + beta Y + bias.
+
+    Attributes:
+        m: rows of X and Y.
+        n: columns of W and Y.
+        k: columns of X, rows of W.
+        x: left operand.
+        w: right operand.
+        y: result, row-major.
+        batch: matrices per call.
+        bias: dtype name of the bias [N] that the epilogue adds, or None.
+        accumulate: whether beta is 1 (else 0).
+        fast_accumulation: FP8 on Ada and Hopper: keep partial sums in the tensor core.
+        device_alpha: alpha and beta are read from device memory.
+        compute: accumulation dtype, ``"float32"`` or ``"float64"``.
+
+    Example:
+        >>> x, w, y = Matrix("bfloat16", 128), Matrix("bfloat16", 128, transposed=True), Matrix("float32", 32)
+        >>> print(GemmProblem(64, 32, 128, x, w, y, accumulate=True))
+        Y[64, 32] float32 ld 32 = X[64, 128] bfloat16 ld 128 @ W[128, 32] bfloat16^T ld 128, accumulate
+    """
+
+    m: int
+    n: int
+    k: int
+    x: Matrix
+    w: Matrix
+    y: Matrix
+    batch: int = 1
+    bias: str | None = None
+    accumulate: bool = False
+    fast_accumulation: bool = False
+    device_alpha: bool = False
+    compute: str = "float32"
+
+    def layouts(self) -> tuple[tuple[int, int, int, int, int, int], ...]:
+        """Return (data type, rows, columns, ld, batch, stride) of cuBLASLt's A, B and D; C has D's."""
+        sides = ((self.w, self.n, self.k), (self.x, self.k, self.m), (self.y, self.n, self.m))
+        found = []
+        for side, fast, slow in sides:  # column-major rows run along the axis that is contiguous
+            rows, columns = (slow, fast) if side.transposed else (fast, slow)
+            found.append((tm.DATA_TYPE[side.dtype], rows, columns, side.ld, self.batch, side.stride))
+        return tuple(found)
+
+    def attributes(self) -> tuple[tuple[tm.Attribute, int], ...]:
+        """Return the constant attributes of the matmul descriptor (pointers are set at each call)."""
+        found = [
+            (tm.TRANSA, tm.OP_T if self.w.transposed else tm.OP_N),
+            (tm.TRANSB, tm.OP_T if self.x.transposed else tm.OP_N),
+        ]
+        if self.device_alpha:
+            found.append((tm.POINTER_MODE, tm.POINTER_DEVICE))
+        if self.bias is not None:
+            found += [(tm.EPILOGUE, tm.EPILOGUE_BIAS), (tm.BIAS_DATA_TYPE, tm.DATA_TYPE[self.bias])]
+        if self.fast_accumulation:
+            found.append((tm.FAST_ACCUM, 1))
+        for attribute, side in ((tm.A_SCALE_MODE, self.w), (tm.B_SCALE_MODE, self.x)):
+            if side.scale is not None and tm.SCALE_MODE[side.scale]:
+                found.append((attribute, tm.SCALE_MODE[side.scale]))
+        return tuple(found)
+
+    @property
+    def compute_types(self) -> tuple[int, int]:
+        """cublasComputeType_t and the cudaDataType_t of alpha and beta."""
+        return tm.COMPUTE_TYPE[self.compute], tm.DATA_TYPE[self.compute]
+
+    def __str__(self) -> str:
+        text = f"Y[{self.m}, {self.n}] {self.y} = X[{self.m}, {self.k}] {self.x} @ W[{self.k}, {self.n}] {self.w}"
+        text += f", batch {self.batch}" if self.batch > 1 else ""
+        text += f", + bias {self.bias}" if self.bias else ""
+        flags = ("accumulate", "fast_accumulation", "device_alpha")
+        text += "".join(f", {flag}" for flag in flags if getattr(self, flag))
+        return text + (f", in {self.compute}" if self.compute != "float32" else "")

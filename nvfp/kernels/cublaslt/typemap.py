@@ -1,0 +1,184 @@
+"""Tables between nvfp and cuBLASLt: data types, compute types, scale modes, attributes, and which GEMM runs how.
+
+Only data and pure functions: everything here is tested without a GPU.
+
+Source: library_types.h, cublas_api.h and cublasLt.h of CUDA 13; cuBLAS documentation,
+"cublasLtMatmul()" and "Narrow Precision Data Types Usage".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from nvfp.capability import Compute, GemmMode, expansion, gemm_mode
+from nvfp.dtypes.formats import QuantDType
+
+BFLOAT16, FLOAT16, FLOAT32, FLOAT64 = (np.dtype(t) for t in (ml_dtypes.bfloat16, np.float16, np.float32, np.float64))
+NAMED: dict[str, np.dtype] = {d.name: d for d in (BFLOAT16, FLOAT16, FLOAT32, FLOAT64)}
+
+DATA_TYPE: dict[str, int] = {  # cudaDataType_t, by element or dense dtype name
+    "float32": 0,
+    "float64": 1,
+    "float16": 2,
+    "bfloat16": 14,
+    "float8_e4m3fn": 28,
+    "float8_e5m2": 29,
+    "float4_e2m1fn": 33,
+}
+COMPUTE_TYPE: dict[str, int] = {"float32": 68, "float64": 70}  # cublasComputeType_t; 68 never uses TF32
+SCALE_MODE: dict[str, int] = {  # cublasLtMatmulMatrixScale_t, by the names of `nvfp.capability.GEMM_MODES`
+    "SCALAR_32F": 0,
+    "VEC16_UE4M3": 1,
+    "VEC32_UE8M0": 2,
+    "VEC128_32F": 4,
+    "BLK128x128_32F": 5,
+}
+OUTPUTS: dict[str, tuple[str, ...]] = {  # what D may be, by the type of A and B; float32 is always right after staging
+    "float32": ("float32",),
+    "float64": ("float64",),
+    "float16": ("float16", "float32"),
+    "bfloat16": ("bfloat16", "float32"),
+    "float8_e4m3fn": ("bfloat16", "float16", "float32"),
+    "float8_e5m2": ("bfloat16", "float16", "float32"),
+    "float4_e2m1fn": ("bfloat16", "float16", "float32"),
+}
+OP_N, OP_T = 0, 1
+EPILOGUE_DEFAULT, EPILOGUE_BIAS = 1, 4
+POINTER_HOST, POINTER_DEVICE = 0, 1
+
+
+class Attribute(NamedTuple):
+    """An attribute of a cuBLASLt object: its number and the NumPy type of its value (the width is part of the API)."""
+
+    number: int
+    type: str
+
+
+# cublasLtMatmulDescAttributes_t
+POINTER_MODE = Attribute(2, "i4")
+TRANSA = Attribute(3, "i4")
+TRANSB = Attribute(4, "i4")
+EPILOGUE = Attribute(7, "u4")
+BIAS_POINTER = Attribute(8, "i8")
+A_SCALE_POINTER = Attribute(17, "i8")
+B_SCALE_POINTER = Attribute(18, "i8")
+FAST_ACCUM = Attribute(25, "i1")
+BIAS_DATA_TYPE = Attribute(26, "i4")
+A_SCALE_MODE = Attribute(31, "i4")
+B_SCALE_MODE = Attribute(32, "i4")
+# cublasLtMatrixLayoutAttribute_t
+BATCH_COUNT = Attribute(5, "i4")
+BATCH_STRIDE = Attribute(6, "i8")
+# cublasLtMatmulPreferenceAttributes_t
+MAX_WORKSPACE = Attribute(1, "u8")
+REDUCTION_SCHEMES = Attribute(3, "u4")
+MIN_ALIGNMENT_A, MIN_ALIGNMENT_B, MIN_ALIGNMENT_C, MIN_ALIGNMENT_D = (Attribute(n, "u4") for n in (5, 6, 7, 8))
+
+HEURISTIC = np.dtype(  # cublasLtMatmulHeuristicResult_t
+    [("algo", "<u8", (8,)), ("workspace", "<u8"), ("state", "<i4"), ("waves", "<f4"), ("reserved", "<i4", (4,))]
+)
+
+Kind = QuantDType | np.dtype  # what an operand is, apart from its shape: the row of an Operand, a dense array's dtype
+
+
+@dataclass(frozen=True)
+class Route:
+    """How two operands are multiplied.
+
+    Attributes:
+        mode: the cuBLASLt mode that takes both as they are; None when they are expanded.
+        dtype: the dense dtype both are expanded or cast to; None when ``mode`` is set.
+    """
+
+    mode: GemmMode | None
+    dtype: np.dtype | None
+
+    def __str__(self) -> str:
+        return f"native {self.mode.name}" if self.mode is not None else f"as {self.dtype}"
+
+
+def native_fp8(a: Kind, b: Kind) -> bool:
+    """Whether both are FP8 with one float32 scale per tensor, in a pair that tensor cores multiply (not e5m2 x e5m2).
+
+    The rule knows no chip: it decides the dtype of the bias, which must not differ between devices.
+    """
+    if isinstance(a, np.dtype) or isinstance(b, np.dtype):
+        return False
+    if a.element.exponent_bits == b.element.exponent_bits == 5:
+        return False
+    return all(
+        f.block is None and f.scale.bits == 32 and f.element.bits == 8 and f.element.name in DATA_TYPE for f in (a, b)
+    )
+
+
+def bias_dtype(a: Kind, b: Kind, result: np.dtype, exact: bool = False) -> np.dtype:
+    """Return the dtype that the bias is rounded to: the result's, or 16 bits beside native FP8 (as TE)."""
+    return BFLOAT16 if result == FLOAT32 and not exact and native_fp8(a, b) else result
+
+
+def epilogue_bias(element: str, d: str) -> np.dtype:
+    """Return the type that cuBLASLt's epilogue takes a bias in: D's, but bfloat16 beside FP8 with a float32 D."""
+    return BFLOAT16 if element.startswith("float8") and d == "float32" else NAMED[d]
+
+
+def holds(dtype: np.dtype, kind: Kind) -> bool:
+    """Whether every value of ``kind`` (without factors that are one per tensor) is exact in the dense ``dtype``.
+
+    Example:
+        >>> from nvfp.dtypes import formats
+        >>> holds(FLOAT16, formats.nvfp4), holds(FLOAT16, formats.mxfp8), holds(BFLOAT16, FLOAT16)
+        (True, False, False)
+    """
+    if isinstance(kind, np.dtype):
+        return kind == dtype or dtype == FLOAT64 or (dtype == FLOAT32 and kind != FLOAT64)
+    if dtype == FLOAT16:
+        return _fits_half(kind)
+    return dtype != BFLOAT16 or expansion(kind).name == "bfloat16"
+
+
+def _fits_half(kind: QuantDType) -> bool:
+    element, scale = kind.element, kind.scale
+    if kind.block is None:
+        return element.significand_bits <= 11 and element.max <= 65504 and element.smallest_subnormal >= 2.0**-24
+    return (
+        element.significand_bits + scale.significand_bits <= 11
+        and element.max * scale.max <= 65504
+        and element.smallest_subnormal * scale.smallest_subnormal >= 2.0**-24
+    )
+
+
+def route(a: Kind, b: Kind, compute: Compute, *, exact: bool = False, wide: bool = False, native: bool = True) -> Route:
+    """Return how ``a @ b`` runs on a chip: natively, or through the narrowest dense dtype that holds both exactly.
+
+    Args:
+        a: row or dense dtype of the left operand.
+        b: likewise of the right one.
+        compute: compute capability.
+        exact: expand Operands to float32 even where bfloat16 would do.
+        wide: compute in float64.
+        native: False leaves out the modes of narrow operands.
+
+    Numerics:
+        bfloat16 holds every format of at most 8 significand bits (element and block scale together)
+        exactly inside its exponent range, float16 those that fit its range too; a partner of another
+        dtype moves both to the first dtype that holds both.
+
+    Example:
+        >>> from nvfp.dtypes import formats
+        >>> str(route(formats.fp8_e4m3, formats.fp8_e5m2, (9, 0))), str(route(formats.mxfp8, formats.nvfp4, (9, 0)))
+        ('native SCALAR_32F', 'as bfloat16')
+        >>> [str(route(fmt, FLOAT16, (9, 0))) for fmt in (formats.nvfp4, formats.mxfp8)]
+        ['as float16', 'as float32']
+    """
+    if native and not exact and not wide and native_fp8(a, b):
+        mode = gemm_mode(a) if isinstance(a, QuantDType) else None
+        if mode is not None and mode.run and mode.on(compute):
+            return Route(mode, None)
+    quantized = isinstance(a, QuantDType) or isinstance(b, QuantDType)
+    narrow = () if exact and quantized else (BFLOAT16, FLOAT16)
+    candidates = (FLOAT64,) if wide else (*narrow, FLOAT32, FLOAT64)
+    return Route(None, next(d for d in candidates if holds(d, a) and holds(d, b)))

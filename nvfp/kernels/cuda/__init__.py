@@ -1,0 +1,1 @@
+"""The CUDA launchers, each beside its source; headers in `include/`."""

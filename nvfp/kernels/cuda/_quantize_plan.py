@@ -1,0 +1,191 @@
+"""What a quantize call is made of: its job, and its plan.
+
+A plan says where each output lies in one slab; it is worked out once per shape.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from nvfp.dtypes import elements as el
+from nvfp.dtypes.formats import QuantDType
+from nvfp.dtypes.scale_layout import tiles128x4_size
+from nvfp.kernels.cuda._constants import format_defines
+from nvfp.kernels.cuda._loader import Defines
+from nvfp.kernels.cuda._memory import Slab
+from nvfp.kernels.cuda._types import ctype
+from nvfp.kernels.operand import ScaleLayout, codes_shape, scale_shape
+
+GEMM_ALIGNMENT = 16  # bytes: leading dimensions and rows that FP8 tensor cores want
+BFLOAT16, FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
+FLOAT32, UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
+WORD = 4
+FLT_MAX = np.float32(np.finfo(np.float32).max)
+_LARGEST = {BFLOAT16: np.float32(el.bfloat16.max), FLOAT16: np.float32(el.float16.max)}
+
+
+@dataclass(frozen=True, eq=False)
+class SidePlan:
+    """One side in stored order.
+
+    Attributes:
+        stored: unpacked lengths.
+        axis: block axis of ``stored`` (the last one where it means nothing).
+        transposed: whether this is the column side.
+        codes: shape of the codes array.
+        strides: its byte strides, or None where it is contiguous.
+        pitch: bytes from one row of codes to the next; 8-bit codes are padded for the GEMM.
+        allocated: rows of codes in memory, padded alike.
+        padded_rows: what the Operand says of them.
+        codes_at: offset in the slab.
+        scale: shape of the scale array.
+        scale_dtype: its dtype.
+        scale_at: offset in the slab.
+        scale_bytes: its size.
+        tensor_scale_at: offset of the tensor scale word, or None.
+    """
+
+    stored: tuple[int, ...]
+    axis: int
+    transposed: bool
+    codes: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    pitch: int
+    allocated: int
+    padded_rows: int
+    codes_at: int
+    scale: tuple[int, ...]
+    scale_dtype: np.dtype
+    scale_at: int
+    scale_bytes: int
+    tensor_scale_at: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All outputs of a call.
+
+    Attributes:
+        row: the row side, or None.
+        col: the column side, or None.
+        tiled: whether block scales are in the tiled layout.
+        word_at: offset of a word for a maximum that the call itself takes.
+        size: bytes of the slab.
+    """
+
+    row: SidePlan | None
+    col: SidePlan | None
+    tiled: bool
+    word_at: int
+    size: int
+
+
+@lru_cache(maxsize=1024)
+def plan(fmt: QuantDType, shape: tuple[int, ...], axis: int, row: bool, col: bool, layout: ScaleLayout) -> Plan:
+    """Return the plan of a call; see `nvfp.kernels.quantize.quantize` for the arguments."""
+    slab = Slab()
+    word = slab.reserve(WORD)
+    shared = slab.reserve(WORD) if fmt.block is None else None  # one scale for both sides
+    sides = [
+        _side(slab, fmt, shape[::-1] if transposed else shape, axis, transposed, layout, shared) if wanted else None
+        for wanted, transposed in ((row, False), (col, True))
+    ]
+    return Plan(sides[0], sides[1], layout == "tiles128x4", word, slab.size)
+
+
+def _side(
+    slab: Slab,
+    fmt: QuantDType,
+    stored: tuple[int, ...],
+    axis: int,
+    transposed: bool,
+    layout: ScaleLayout,
+    shared: int | None,
+) -> SidePlan:
+    ndim = len(stored)
+    if fmt.block is None and not fmt.element.packed:
+        axis = max(ndim - 1, 0)  # it means nothing then
+    codes = codes_shape(fmt, stored, axis)
+    cut = min(axis + 1, ndim - 1) if ndim else 0  # the axes from here on make a row of codes
+    lines, length = math.prod(codes[:cut]), math.prod(codes[cut:])
+    pitch, allocated = length, lines
+    if cut == ndim - 1 >= 1 and not fmt.element.packed and lines and length:
+        pitch, allocated = (-(-n // GEMM_ALIGNMENT) * GEMM_ALIGNMENT for n in (length, lines))
+    strides = None if pitch == length else (*(math.prod(codes[i + 1 : -1]) * pitch for i in range(ndim - 1)), 1)
+    scale = scale_shape(fmt, stored, axis)
+    dtype = FLOAT32 if fmt.scale_family == "float32" else UINT8
+    if layout == "tiles128x4":
+        across = (fmt.block_shape or (1, 1))[0]
+        rows = stored[0] if across > 1 else scale[0]  # square blocks: a scale for each of its rows
+        scale = (tiles128x4_size((rows, scale[1])),)
+    nbytes = math.prod(scale) * dtype.itemsize
+    return SidePlan(
+        stored=stored, axis=axis, transposed=transposed, codes=codes, strides=strides, pitch=pitch,
+        allocated=allocated, padded_rows=allocated if (pitch, allocated) != (length, lines) else 0,
+        codes_at=slab.reserve(pitch * allocated), scale=scale, scale_dtype=dtype,
+        scale_at=slab.reserve(nbytes) if shared is None else shared, scale_bytes=nbytes,
+        tensor_scale_at=slab.reserve(WORD) if fmt.tensor_scale else None,
+    )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class Side:
+    """One side of a call: its plan, its output arrays, and its words (None where there is none).
+
+    Attributes:
+        plan: shapes and offsets.
+        codes: output.
+        scale: output.
+        stored: output: the tensor scale.
+        amax: A of a two-level format.
+        given: the tensor's decode factor, from which S_enc follows if there is no ``amax``.
+    """
+
+    plan: SidePlan
+    codes: Any
+    scale: Any
+    stored: Any | None
+    amax: Any | None
+    given: Any | None
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A call: the source, the format, and what holds for the tensor as a whole.
+
+    Attributes:
+        x: source.
+        fmt: row.
+        saturate: overflow="saturate".
+        epsilon: least amax of float32 scales.
+        tiles: scale_layout="tiles128x4".
+        multiplier: the given multiplier of a per-tensor format.
+        amax: the amax of a per-tensor format.
+        raw: the largest bits in ``x``, where non-finite input makes the tensor a NaN block.
+    """
+
+    x: Any
+    fmt: QuantDType
+    saturate: bool
+    epsilon: float
+    tiles: bool
+    multiplier: Any | None = None
+    amax: Any | None = None
+    raw: Any | None = None
+
+    @property
+    def floats(self) -> tuple[np.float32, np.float32]:
+        """Least amax, and the multiplier where max / amax overflows."""
+        overflow = FLT_MAX if self.fmt.block is None else _LARGEST.get(self.x.dtype, FLT_MAX)
+        return np.float32(self.epsilon), overflow
+
+
+def quantize_defines(dtype: np.dtype, fmt: QuantDType, saturate: bool, *more: tuple[str, str | int]) -> Defines:
+    """Return the macros of a quantize kernel for input of ``dtype``."""
+    return (("T_IN", ctype(dtype)), *format_defines(fmt), ("SATURATE", int(saturate)), *more)

@@ -1,0 +1,95 @@
+// cast: every conversion between element types, and (with equal types) the strided copy.
+//
+// One rounding to nearest even from any source; see `convert` for the rules. Codes are one per byte.
+// Parallelisation: `cast_flat` takes PER vectors of up to 16 bytes per thread; `cast_strided` one element.
+// Bytes moved: one read and one write per element.
+//
+// Macros: T_IN, T_OUT; SOURCE / TARGET (element rows) where one side holds narrow codes, with SATURATE; RANK
+// for `cast_strided`.
+#include "convert.cuh"
+#include "encode.cuh"
+#include "strided.cuh"
+#include "vec.cuh"
+
+template <class T> constexpr bool is_float = false;
+template <> constexpr bool is_float<float> = true;
+template <> constexpr bool is_float<double> = true;
+template <> constexpr bool is_float<__half> = true;
+template <> constexpr bool is_float<__nv_bfloat16> = true;
+template <class A, class B> constexpr bool same = false;
+template <class A> constexpr bool same<A, A> = true;
+
+// The value as a float32 that still rounds right: exact, or rounded to odd.
+template <class T>
+__device__ __forceinline__ float sticky(T x) {
+  if constexpr (is_float<T> || sizeof(T) < 4) return load_float(x);
+  else if constexpr ((T)-1 < (T)0) return to_odd((long long)x);
+  else return to_odd((unsigned long long)x);
+}
+
+template <class TO, class TI>
+__device__ __forceinline__ TO dense(TI x) {
+  if constexpr (same<TO, TI>) return x;
+  else if constexpr (same<TO, bool>) {
+    if constexpr (is_float<TI> && sizeof(TI) == 2) return load_float(x) != 0.0f;
+    else return x != (TI)0;
+  } else if constexpr (is_float<TO>) {
+    if constexpr (sizeof(TO) == 8) {
+      if constexpr (is_float<TI>) return (double)load_float(x);  // TI is not double here
+      else return (double)x;
+    } else if constexpr (same<TO, float>) {
+      if constexpr (same<TI, double>) return (float)x;  // not through to_odd: float32 itself is the target
+      else return load_float(x);
+    } else return store<TO>(sticky(x));
+  } else {
+    if constexpr (same<TI, double>) return to_integer<TO>(x);
+    else if constexpr (is_float<TI>) return to_integer<TO>(load_float(x));
+    else return (TO)x;
+  }
+}
+
+__device__ __forceinline__ T_OUT convert(T_IN x) {
+#if defined(SOURCE) && defined(TARGET)
+  return (T_OUT)encode<Format<TARGET>, SATURATE>(decode<Format<SOURCE>>(x));
+#elif defined(SOURCE)
+  return dense<T_OUT>(decode<Format<SOURCE>>(x));
+#elif defined(TARGET)
+  return (T_OUT)encode<Format<TARGET>, SATURATE>(sticky(x));
+#else
+  return dense<T_OUT>(x);
+#endif
+}
+
+constexpr int THREADS = 256;
+
+#ifndef RANK
+constexpr int WIDEST = sizeof(T_IN) > sizeof(T_OUT) ? sizeof(T_IN) : sizeof(T_OUT);
+constexpr int PER = 16 / WIDEST;
+// Contiguous arrays whose addresses are multiples of 16.
+extern "C" __global__ void __launch_bounds__(THREADS)
+cast_flat(const T_IN* __restrict__ x, T_OUT* __restrict__ y, long long n) {
+  const long long vectors = n / PER, stride = (long long)gridDim.x * THREADS;
+  for (long long i = (long long)blockIdx.x * THREADS + threadIdx.x; i < vectors; i += stride) {
+    Vec<T_IN, PER> v = load_vec<T_IN, PER>(x + i * PER);
+    Vec<T_OUT, PER> w;
+#pragma unroll
+    for (int j = 0; j < PER; ++j) w.at[j] = convert(v.at[j]);
+    store_vec<T_OUT, PER>(y + i * PER, w);
+  }
+  if (blockIdx.x == 0 && threadIdx.x < n % PER) {
+    long long j = vectors * PER + threadIdx.x;
+    y[j] = convert(x[j]);
+  }
+}
+
+#else
+// Any strides on both sides (first: x, second: y).
+extern "C" __global__ void __launch_bounds__(THREADS)
+cast_strided(const T_IN* __restrict__ x, T_OUT* __restrict__ y, const Strided<RANK> at, long long n) {
+  for (long long i = (long long)blockIdx.x * THREADS + threadIdx.x; i < n; i += (long long)gridDim.x * THREADS) {
+    long long from, to;
+    at.offsets(i, from, to);
+    y[to] = convert(x[from]);
+  }
+}
+#endif

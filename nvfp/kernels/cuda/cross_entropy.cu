@@ -1,0 +1,174 @@
+// cross_entropy: loss and log-sum-exp of each row of logits [rows, V]; cross_entropy_vjp: their gradient.
+//
+// Parallelisation: one block per row (32 to 512 threads by V); each thread keeps a running maximum and the sum of
+// exp relative to it ("online softmax"), merged over the block by xor shuffles. A row may start at any element, so
+// it is split into a scalar head, 16-byte vectors and a scalar tail. No atomics: every call repeats its bits.
+// Bytes moved: sizeof(T_IN) per logit forward (twice with label smoothing, the second time mostly from L2),
+// 2 * sizeof(T_IN) backward.
+//
+// Macros: T_IN, T_ID (int or long long); `cross_entropy_finish` needs T_ID only.
+#include "convert.cuh"
+#include "own.cuh"
+
+#define INF __uint_as_float(0x7f800000u)
+constexpr int MOST_THREADS = 512;
+constexpr unsigned ALL = 0xffffffffu;
+
+// The sum over a block of up to MOST_THREADS threads (whole warps), in a fixed tree; every thread gets it.
+template <class F>
+__device__ __forceinline__ F block_sum(F x) {
+  __shared__ F part[32];
+#pragma unroll
+  for (int k = 16; k > 0; k /= 2) x += __shfl_xor_sync(ALL, x, k);
+  __syncthreads();  // a former call's readers are done
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = threadIdx.x % 32 < blockDim.x / 32 ? part[threadIdx.x % 32] : F(0);
+#pragma unroll
+  for (int k = 16; k > 0; k /= 2) x += __shfl_xor_sync(ALL, x, k);
+  return x;
+}
+
+#ifdef T_IN
+constexpr int PER_VECTOR = 16 / sizeof(T_IN);
+
+// sum of exp(x - top) over what was seen; while nothing but -inf was seen, exp is taken relative to 0.
+struct Running {
+  float top, sum;
+};
+__device__ __forceinline__ float base_of(float top) { return top == -INF ? 0.0f : top; }
+
+template <int N>
+__device__ __forceinline__ void take(Running& r, const float (&x)[N]) {
+  float top = r.top;
+#pragma unroll
+  for (int j = 0; j < N; ++j) top = x[j] > top ? x[j] : top;  // NaN is never the top, but makes the sum NaN
+  const float base = base_of(top);
+  if (top > r.top) {
+    r.sum *= expf(r.top - base);
+    r.top = top;
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) r.sum += expf(x[j] - base);
+}
+
+__device__ __forceinline__ Running merge(Running a, Running b) {
+  const float top = a.top > b.top ? a.top : b.top, base = base_of(top);
+  return {top, a.sum * expf(a.top - base) + b.sum * expf(b.top - base)};
+}
+
+__device__ __forceinline__ Running warp_merge(Running r) {
+#pragma unroll
+  for (int k = 16; k > 0; k /= 2) r = merge(r, {__shfl_xor_sync(ALL, r.top, k), __shfl_xor_sync(ALL, r.sum, k)});
+  return r;
+}
+
+__device__ __forceinline__ Running block_merge(Running r) {
+  __shared__ float tops[32], sums[32];
+  r = warp_merge(r);
+  if (blockDim.x == 32) return r;
+  __syncthreads();  // a former row's readers are done
+  if (threadIdx.x % 32 == 0) {
+    tops[threadIdx.x / 32] = r.top;
+    sums[threadIdx.x / 32] = r.sum;
+  }
+  __syncthreads();
+  const int lane = threadIdx.x % 32;
+  return warp_merge(lane < blockDim.x / 32 ? Running{tops[lane], sums[lane]} : Running{-INF, 0.0f});
+}
+
+// Calls one(x, v) or many(x, v) for each element or whole vector of a row, v being the first index.
+template <class One, class Many>
+__device__ __forceinline__ void for_row(const T_IN* row, long long n, Split cut, One one, Many many) {
+  for (long long v = threadIdx.x; v < cut.head; v += blockDim.x) one(load_float(row[v]), v);
+  for (long long i = threadIdx.x; i < cut.vectors; i += blockDim.x) {
+    const long long v = cut.head + i * PER_VECTOR;
+    const Vec<T_IN, PER_VECTOR> packed = load_own<T_IN, PER_VECTOR>(row + v);
+    float x[PER_VECTOR];
+#pragma unroll
+    for (int j = 0; j < PER_VECTOR; ++j) x[j] = load_float(packed.at[j]);
+    many(x, v);
+  }
+  for (long long v = cut.head + cut.vectors * PER_VECTOR + threadIdx.x; v < n; v += blockDim.x)
+    one(load_float(row[v]), v);
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+cross_entropy_rows(const T_IN* __restrict__ logits, const T_ID* __restrict__ targets, long long rows,
+                   long long vocabulary, long long ignore, float smoothing, float* loss, float* lse) {
+  for (long long t = blockIdx.x; t < rows; t += gridDim.x) {
+    const long long target = targets[t];
+    if (target == ignore) {
+      if (threadIdx.x == 0) loss[t] = lse[t] = 0.0f;
+      continue;
+    }
+    const T_IN* row = logits + t * vocabulary;
+    const Split cut = split(row, vocabulary);
+    Running r = {-INF, 0.0f};
+    for_row(row, vocabulary, cut, [&](float x, long long) { const float one[1] = {x}; take(r, one); },
+            [&](const float(&x)[PER_VECTOR], long long) { take(r, x); });
+    r = block_merge(r);
+    float below = 0.0f;  // sum over the row of (top - x)
+    if (smoothing > 0.0f) {
+      for_row(row, vocabulary, cut, [&](float x, long long) { below += r.top - x; },
+              [&](const float(&x)[PER_VECTOR], long long) {
+#pragma unroll
+                for (int j = 0; j < PER_VECTOR; ++j) below += r.top - x[j];
+              });
+      below = block_sum(below);
+    }
+    if (threadIdx.x == 0) {
+      const float log_sum = logf(r.sum);
+      const bool known = target >= 0 && target < vocabulary;
+      float nll = known ? (r.top - load_float(row[target])) + log_sum : __uint_as_float(0x7fc00000u);
+      if (smoothing > 0.0f) nll = (1.0f - smoothing) * nll + smoothing * (below / (float)vocabulary + log_sum);
+      loss[t] = nll;
+      lse[t] = r.top + log_sum;
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+cross_entropy_vjp(const T_IN* logits, const T_ID* __restrict__ targets, const float* __restrict__ lse,
+                  const float* __restrict__ weight, const float* __restrict__ dloss, long long dloss_stride,
+                  long long rows, long long vocabulary, long long ignore, float hit, float uniform, T_IN* dlogits) {
+  for (long long t = blockIdx.x; t < rows; t += gridDim.x) {
+    const long long target = targets[t];
+    const bool counts = target != ignore && target >= 0 && target < vocabulary;
+    const float low = lse[t], factor = dloss[t * dloss_stride] * *weight;
+    const T_IN* row = logits + t * vocabulary;
+    T_IN* out = dlogits + t * vocabulary;
+    // Both rows reach a 16-byte address together, or everything goes by single elements.
+    const Split cut = in_phase(row, out) ? split(row, vocabulary) : Split{vocabulary, 0};
+    auto gradient = [&](float x, long long v) {
+      return counts ? ((expf(x - low) - uniform) - (v == target ? hit : 0.0f)) * factor : 0.0f;
+    };
+    for_row(row, vocabulary, cut, [&](float x, long long v) { out[v] = store<T_IN>(gradient(x, v)); },
+            [&](const float(&x)[PER_VECTOR], long long v) {
+              Vec<T_IN, PER_VECTOR> y;
+#pragma unroll
+              for (int j = 0; j < PER_VECTOR; ++j) y.at[j] = store<T_IN>(gradient(x[j], v + j));
+              store_vec(out + v, y);
+            });
+  }
+}
+#endif
+
+// One block: the loss word and the weight word. mode 0: weight only (1); 1: sum; 2: mean over the counted rows.
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+cross_entropy_finish(const float* __restrict__ losses, const T_ID* __restrict__ targets, long long rows,
+                     long long ignore, int mode, float* loss, float* weight) {
+  double total = 0.0, valid = 0.0;
+  if (mode != 0) {
+    for (long long t = threadIdx.x; t < rows; t += blockDim.x) {
+      total += (double)losses[t];
+      valid += targets[t] != ignore ? 1.0 : 0.0;
+    }
+    total = block_sum(total);
+    valid = block_sum(valid);
+  }
+  if (threadIdx.x != 0) return;
+  const bool mean = mode == 2;
+  if (mode != 0) *loss = !mean ? (float)total : valid > 0.0 ? (float)(total / valid) : 0.0f;
+  *weight = !mean ? 1.0f : valid > 0.0 ? (float)(1.0 / valid) : 0.0f;
+}

@@ -1,0 +1,179 @@
+"""`elementwise` on CUDA: one kernel per op, types, rank and pack width; any strides, no copies."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from nvfp.kernels.cast import cast
+from nvfp.kernels.cuda._launch import launch
+from nvfp.kernels.cuda._layout import Shape, collapse
+from nvfp.kernels.cuda._loader import Defines, Instance, Kernel, kernel
+from nvfp.kernels.cuda._memory import address
+from nvfp.kernels.cuda._types import ctype
+from nvfp.kernels.cuda._xp import cp
+from nvfp.kernels.elementwise_table import OPS
+
+_THREADS = 256
+_WIDEST = 8  # elements of a pack
+_BOOL, _INT32 = np.dtype(np.bool_), np.dtype(np.int32)
+_LARGEST_GRID = 2**31 - 1
+
+
+class View(NamedTuple):
+    """What the launch of an array depends on."""
+
+    dtype: np.dtype
+    shape: Shape
+    strides: Shape  # in bytes
+    phase: int  # address modulo 16
+
+
+class _Plan(NamedTuple):
+    kernel: Kernel
+    grid: tuple[int, ...]
+    scalar: type[np.generic]  # type of scalar arguments
+    rest: tuple[Any, ...]  # arguments behind the arrays
+
+
+def elementwise(
+    op: str,
+    *args: Any,
+    dtype: np.dtype,
+    compute: np.dtype,
+    shape: tuple[int, ...],
+    out: Any | None = None,
+) -> Any:
+    """Compute `kernels.elementwise`; ``compute`` is the dtype of the computation, scalars have it."""
+    if out is None:
+        out = cp.empty(shape, dtype)
+    else:
+        args = tuple(cast(a, a.dtype) if _crosses(a, out) else a for a in args)
+    if out.size == 0:
+        return out
+    views = tuple(None if isinstance(a, np.generic) else _view(a) for a in args)
+    plan = _plan(op, compute, (*views, _view(out)))
+    values = [a if v is not None else plan.scalar(a) for a, v in zip(args, views)]
+    launch(plan.kernel, plan.grid, (_THREADS,), (*values, out, *plan.rest))
+    return out
+
+
+def _view(x: Any) -> View:
+    return View(x.dtype, x.shape, x.strides, address(x) % 16)
+
+
+def _crosses(a: Any, out: Any) -> bool:
+    """Whether ``a`` overlaps ``out`` other than by being the same view."""
+    if isinstance(a, np.generic) or a.size == 0 or out.size == 0:
+        return False
+    if address(a) == address(out) and a.shape == out.shape and a.strides == out.strides:
+        return False
+    (a_low, a_high), (low, high) = _extent(a), _extent(out)
+    return a_low < high and low < a_high
+
+
+def _extent(x: Any) -> tuple[int, int]:
+    """Addresses of the first byte of an array and behind its last one."""
+    steps = [(n - 1) * s for n, s in zip(x.shape, x.strides)]
+    start = address(x)
+    return start + sum(s for s in steps if s < 0), start + sum(s for s in steps if s > 0) + x.dtype.itemsize
+
+
+@lru_cache(maxsize=4096)
+def _plan(op: str, compute: np.dtype, views: tuple[View | None, ...]) -> _Plan:
+    """Choose the kernel and its arguments; the last view is the output, None stands for a scalar."""
+    row, acc = OPS[op], _INT32 if compute == _BOOL else compute
+    shape, strides, per = walk(views)
+    rank = len(shape)
+    packs, tail = divmod(int(np.prod(shape, dtype=np.int64)), per)  # a tail only where there is one axis
+    unroll = 2 if per * row.arity * acc.itemsize <= 64 else 1
+    index = np.uint32 if packs < 2**31 else np.uint64
+    defines: Defines = (
+        ("ARITY", row.arity),
+        ("EXPR", row.cuda),
+        ("T_ACC", ctype(acc)),
+        *((f"ARG_{n}", ctype(acc) if v is None else f"const {ctype(v.dtype)}*") for n, v in zip("ABC", views[:-1])),
+        ("T_OUT", ctype(_output(views).dtype)),
+        ("RANK", rank),
+        ("PER", per),
+        ("UNROLL", unroll),
+        ("INDEX", ctype(np.dtype(index))),
+    )
+    words = np.array([*shape[:-1], shape[-1] // per, *(s for one in strides for s in one)], np.int64)
+    grid = min(max(1, -(-packs // (_THREADS * unroll))), _LARGEST_GRID)
+    rest = (words.view(np.dtype((np.void, words.nbytes))), index(packs), np.int32(tail))
+    return _Plan(kernel("elementwise.cu", "elementwise", defines), (grid,), acc.type, rest)
+
+
+def _output(views: tuple[View | None, ...]) -> View:
+    output = views[-1]
+    assert output is not None  # only operands can be scalars
+    return output
+
+
+def walk(views: tuple[View | None, ...]) -> tuple[Shape, tuple[Shape, ...], int]:
+    """Collapse the axes of operands and output (the last view) and find the widest pack.
+
+    Args:
+        views: None for scalars by value, which get strides of 0.
+
+    Returns:
+        The collapsed shape in elements, strides in elements for each view, and the elements of a pack: a power
+        of two, above 1 only where the last axis is contiguous or broadcast in every view and packs are
+        aligned; it divides the last length unless there is only one axis.
+
+    Example:
+        >>> f4 = np.dtype(np.float32)
+        >>> matrix, row = View(f4, (6, 8), (32, 4), 0), View(f4, (8,), (4,), 0)
+        >>> walk((matrix, row, matrix))
+        ((6, 8), ((8, 1), (0, 1), (8, 1)), 4)
+        >>> walk((matrix, None, matrix))
+        ((48,), ((1,), (0,), (1,)), 4)
+    """
+    output = _output(views)
+    shape, strides = collapse(output.shape, *(_strides(v, output.shape) for v in views))
+    return shape, strides, _pack(shape, strides, views)
+
+
+def _strides(view: View | None, shape: Shape) -> Shape:
+    """Strides in elements over ``shape``, 0 where the view is broadcast."""
+    if view is None:
+        return (0,) * len(shape)
+    own = tuple(0 if n == 1 else s // view.dtype.itemsize for n, s in zip(view.shape, view.strides))
+    return (0,) * (len(shape) - len(own)) + own
+
+
+def _pack(shape: Shape, strides: tuple[Shape, ...], views: tuple[View | None, ...]) -> int:
+    arrays = [(v, s) for v, s in zip(views, strides) if v is not None]
+    if strides[-1][-1] != 1 or any(s[-1] not in (0, 1) for s in strides):
+        return 1
+    per = min(_WIDEST, 16 // max(v.dtype.itemsize for v, _ in arrays))
+    while per > 1 and not all(_fits(v, s, per) for v, s in arrays if s[-1] == 1):
+        per //= 2
+    while per > 1 and len(shape) > 1 and shape[-1] % per:
+        per //= 2
+    return per
+
+
+def _fits(view: View, strides: Shape, per: int) -> bool:
+    """Whether every pack of a view begins at a multiple of its own size (at most 16 bytes)."""
+    size = view.dtype.itemsize
+    unit = min(16, per * size)
+    return view.phase % unit == 0 and all(s * size % unit == 0 for s in strides[:-1])
+
+
+def instances() -> list[Instance]:
+    """What CI compiles: a flat 16-bit op, a broadcast one with a scalar, and integers of high rank."""
+    bf16, f32, i32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.int32)
+    flat = View(bf16, (4096,), (2,), 0)
+    matrix, column = View(f32, (64, 64), (256, 4), 0), View(f32, (64, 1), (4, 4), 0)
+    box, moved = (View(i32, (2, 3, 4, 5), s, 0) for s in ((240, 80, 20, 4), (4, 8, 24, 96)))
+    plans = (
+        _plan("add", f32, (flat, flat, flat)),
+        _plan("multiply_add", f32, (matrix, column, None, matrix)),
+        _plan("floor_divide", np.dtype(np.int64), (box, moved, moved)),
+    )
+    return [plan.kernel.instance for plan in plans]

@@ -1,0 +1,141 @@
+// Pieces of the tile variants of quantize. A tile of ROWS x COLUMNS elements belongs to one block of 256 threads;
+// each thread owns a piece of 16 neighbours in a row: two 16-byte loads of 16-bit elements, one 16-byte store of
+// 8-bit codes. For a column copy the tile also goes through shared memory, and each thread then owns 16
+// neighbours in a column, which are neighbours in the transposed codes.
+//
+// Macros: T_IN, those of format.cuh, ROW, COL (which copies are written) and TILES (scale layout).
+#pragma once
+#include "format.cuh"
+#include "tiles.cuh"
+#include "vec.cuh"
+
+constexpr int THREADS = 256;
+constexpr int PIECE = 16;
+constexpr int COLUMNS = WIDE ? 256 : 64;
+constexpr int ROWS = THREADS * PIECE / COLUMNS;
+constexpr int PIECES = COLUMNS / PIECE;  // of a tile row
+
+// The source matrix: rows of `columns` neighbours, `stride` elements apart; `aligned` if pieces start at 16 bytes.
+struct Source {
+  const T_IN* data;
+  long long rows, columns, stride;
+  bool aligned;
+};
+
+// Codes of one copy, in stored order: `rows` x `columns` logical, rows `pitch` bytes apart, `allocated` of them.
+// Bytes beyond the logical codes are written as zeros. `aligned` if pieces start at whole stores.
+struct Target {
+  unsigned char* codes;
+  long long rows, columns, pitch, allocated;
+  bool aligned;
+};
+
+// First row and column of this block's tile. An empty matrix has one block, for the words.
+struct Origin { long long r, c; };
+
+__device__ __forceinline__ Origin tile_origin(long long columns) {
+  const unsigned across = max((unsigned)((columns + COLUMNS - 1) / COLUMNS), 1u);  // the launcher keeps tiles below 2^31
+  return {(long long)(blockIdx.x / across) * ROWS, (long long)(blockIdx.x % across) * COLUMNS};
+}
+
+__device__ __forceinline__ Vec<T_IN, PIECE> load_piece(const Source& s, long long r, long long c) {
+  Vec<T_IN, PIECE> v;
+  if (r < s.rows && c + PIECE <= s.columns && s.aligned) return load_vec<T_IN, PIECE>(s.data + r * s.stride + c);
+#pragma unroll
+  for (int i = 0; i < PIECE; ++i)
+    v.at[i] = r < s.rows && c + i < s.columns ? s.data[r * s.stride + c + i] : store<T_IN>(0.0f);
+  return v;
+}
+
+__device__ __forceinline__ unsigned piece_max(const float (&x)[PIECE]) {
+  unsigned m = 0;
+#pragma unroll
+  for (int i = 0; i < PIECE; ++i) m = max(m, block_magnitude(x[i]));
+  return m;
+}
+
+// 16 codes: 4 words of 8-bit codes, 2 words of 4-bit codes.
+constexpr int WORDS = Element::PACKED ? 2 : 4;
+struct Codes { unsigned word[WORDS]; };
+
+__device__ __forceinline__ Codes encode_piece(const float (&x)[PIECE], const Block& b) {
+  Codes codes;
+#pragma unroll
+  for (int w = 0; w < WORDS; ++w) {
+    unsigned word = 0;
+    if constexpr (Element::PACKED) {
+#pragma unroll
+      for (int i = 0; i < 8; i += 2)
+        word |= encode_packed2<Element, SATURATE>(__fmul_rn(x[8 * w + i], b.multiplier), __fmul_rn(x[8 * w + i + 1], b.multiplier)) << 4 * i;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; i += 2)
+        word |= encode2<Element, SATURATE>(__fmul_rn(x[4 * w + i], b.multiplier), __fmul_rn(x[4 * w + i + 1], b.multiplier)) << 8 * i;
+    }
+    codes.word[w] = b.bad ? BAD_CODE * (Element::PACKED ? 0x11111111u : 0x01010101u) : word;
+  }
+  return codes;
+}
+
+// The same words from 16 unpacked codes.
+__device__ __forceinline__ Codes gather_piece(const unsigned char (&x)[PIECE]) {
+  constexpr int BITS = Element::PACKED ? 4 : 8, PER = 32 / BITS;
+  Codes codes;
+#pragma unroll
+  for (int w = 0; w < WORDS; ++w) {
+    codes.word[w] = 0;
+#pragma unroll
+    for (int i = 0; i < PER; ++i) codes.word[w] |= (unsigned)x[PER * w + i] << BITS * i;
+  }
+  return codes;
+}
+
+__device__ __forceinline__ unsigned code_at(const Codes& codes, int i) {
+  return Element::PACKED ? codes.word[i / 8] >> 4 * (i % 8) & 15u : codes.word[i / 4] >> 8 * (i % 4) & 255u;
+}
+
+// Writes the codes of (r, c .. c + 15), zeros beyond the logical end of the row and below the last row.
+__device__ __forceinline__ void store_piece(const Target& t, long long r, long long c, const Codes& codes) {
+  constexpr int PER_BYTE = Element::PACKED ? 2 : 1, BYTES = PIECE / PER_BYTE;
+  const long long at = c / PER_BYTE;
+  if (r >= t.allocated || at >= t.pitch) return;
+  unsigned char* to = t.codes + r * t.pitch + at;
+  if (r < t.rows && c + PIECE <= t.columns && t.aligned) {
+    Vec<unsigned, WORDS> v;
+#pragma unroll
+    for (int w = 0; w < WORDS; ++w) v.at[w] = codes.word[w];
+    store_vec<unsigned, WORDS>(reinterpret_cast<unsigned*>(to), v);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < BYTES; ++i) {
+    unsigned byte = 0;
+#pragma unroll
+    for (int j = 0; j < PER_BYTE; ++j)
+      if (r < t.rows && c + i * PER_BYTE + j < t.columns) byte |= code_at(codes, i * PER_BYTE + j) << 4 * j;
+    if (at + i < t.pitch) to[i] = (unsigned char)byte;
+  }
+}
+
+// Where the scale of block (r, b) lies in a matrix of `blocks` columns.
+__device__ __forceinline__ long long scale_at(long long r, long long b, long long blocks) {
+  return TILES ? tile_offset(r, b, blocks) : r * blocks + b;
+}
+
+// A tile of codes or elements in shared memory; the odd row length (in 4-byte words) spreads rows over the banks.
+template <class T>
+struct alignas(16) Shared {
+  static constexpr int PITCH = COLUMNS + 4 / sizeof(T);
+  T at[COL ? ROWS : 1][PITCH];
+
+  __device__ __forceinline__ void write(int r, int c, const Vec<T, PIECE>& v) {
+    constexpr int PER = 4 / sizeof(T);  // elements per 4-byte store
+    const unsigned* words = reinterpret_cast<const unsigned*>(&v);
+#pragma unroll
+    for (int i = 0; i < PIECE / PER; ++i) reinterpret_cast<unsigned*>(&at[r][c])[i] = words[i];
+  }
+  __device__ __forceinline__ void column(int r, int c, T (&x)[PIECE]) const {
+#pragma unroll
+    for (int i = 0; i < PIECE; ++i) x[i] = at[r + i][c];
+  }
+};

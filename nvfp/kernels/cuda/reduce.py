@@ -1,0 +1,209 @@
+"""`reduce` on CUDA: rows or columns, in as many stages as the length needs; other layouts are copied first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from nvfp.kernels.cast import cast
+from nvfp.kernels.cuda._launch import launch
+from nvfp.kernels.cuda._layout import Shape, collapse, element_strides
+from nvfp.kernels.cuda._loader import Defines, Instance, Kernel, kernel
+from nvfp.kernels.cuda._memory import aligned
+from nvfp.kernels.cuda._types import ctype
+from nvfp.kernels.cuda._xp import cp
+from nvfp.kernels.elementwise import elementwise
+from nvfp.kernels.reduce import Reduction, reduced_count
+
+_THREADS = 256
+_OPS = {"sum": 0, "mean": 0, "sumsq": 0, "prod": 1, "max": 2, "min": 3, "all": 4, "any": 5, "argmax": 6, "argmin": 7}
+_EMPTY: dict[str, Any] = {"sum": 0, "sumsq": 0, "prod": 1, "mean": float("nan"), "all": True, "any": False}
+_BOOL, _INT32, _INT64 = np.dtype(np.bool_), np.dtype(np.int32), np.dtype(np.int64)
+_ROWS = 16  # per thread of reduce_columns
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An array as [batch, n, columns], ``n`` reduced: of rows if there is one column, else of columns.
+
+    Strides count elements; neighbours along ``n`` (rows) or ``columns`` are adjacent.
+    """
+
+    batch: int
+    n: int
+    columns: int
+    batch_stride: int
+    row_stride: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every stage of one reduction shares."""
+
+    op: str
+    accumulator: np.dtype
+    count: float
+
+    @property
+    def position(self) -> bool:
+        """Whether partial results carry positions."""
+        return self.op in ("argmax", "argmin")
+
+
+def reduce(
+    op: Reduction,
+    x: Any,
+    *,
+    axes: tuple[int, ...],
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    compute: np.dtype,
+    out: Any | None = None,
+) -> Any:
+    """Compute `kernels.reduce` over ``axes``; ``compute`` is the dtype that accumulates."""
+    y = out if out is not None and out.flags.c_contiguous else cp.empty(shape, dtype)
+    count = reduced_count(x.shape, axes)
+    if y.size and count == 0:
+        elementwise("copy", _EMPTY[op], out=y)
+    elif y.size:
+        layout = layout_of(x.shape, element_strides(x), axes)
+        if layout is None:
+            kept = tuple(a for a in range(x.ndim) if a not in axes)
+            x = cast(x.transpose(kept + axes), x.dtype)
+            layout = Layout(y.size, count, 1, count, 1)
+        task = Task(op, _INT32 if compute == _BOOL else compute, float(count))
+        (_rows if layout.columns == 1 else _columns)(task, x, 0, layout, y, first=True)
+    if out is None or out is y:
+        return y
+    return elementwise("copy", y, out=out)
+
+
+def layout_of(shape: Shape, strides: Shape, axes: tuple[int, ...]) -> Layout | None:
+    """Return how the kernels can walk an array with no length of 0, or None if it must be copied first.
+
+    Args:
+        shape: lengths.
+        strides: in elements.
+        axes: the reduced axes, sorted.
+
+    Example:
+        >>> layout_of((4, 5, 6), (30, 6, 1), (2,))
+        Layout(batch=20, n=6, columns=1, batch_stride=6, row_stride=1)
+        >>> layout_of((4, 5, 6), (30, 6, 1), (1,))
+        Layout(batch=4, n=5, columns=6, batch_stride=30, row_stride=6)
+        >>> layout_of((4, 5, 6), (30, 6, 1), (0, 2)) is None
+        True
+    """
+    kept = tuple(a for a in range(len(shape)) if a not in axes)
+    outer, (outer_strides,) = collapse(tuple(shape[a] for a in kept), tuple(strides[a] for a in kept))
+    inner, (inner_strides,) = collapse(tuple(shape[a] for a in axes), tuple(strides[a] for a in axes))
+    if len(inner) > 1:
+        return None
+    if (inner_strides[0] == 1 or inner == (1,)) and len(outer) == 1:
+        return Layout(outer[0], inner[0], 1, outer_strides[0], 1)
+    if outer_strides[-1] != 1 or len(outer) > 2:
+        return None
+    batch, batch_stride = (outer[0], outer_strides[0]) if len(outer) == 2 else (1, 0)
+    return Layout(batch, inner[0], outer[-1], batch_stride, inner_strides[0])
+
+
+def _power(n: int) -> int:
+    """The least power of two that is not below ``n``."""
+    return 1 << (max(1, n) - 1).bit_length()
+
+
+def _shape_of_rows(n: int) -> tuple[int, int, int]:
+    """Lanes, steps and warps that take a row of ``n``, or a segment of it."""
+    if n <= 256:
+        return (1 if n <= 8 else 8 if n <= 64 else 32), 1, 1
+    if n <= 2048:
+        return 32, _power(-(-n // 256)), 1
+    return 32, min(8, _power(-(-n // 2048))), 8
+
+
+def _defines(task: Task, source: np.dtype, result: np.dtype, first: bool, last: bool) -> Defines:
+    return (
+        ("T_IN", ctype(source)),
+        ("T_ACC", ctype(task.accumulator)),
+        ("T_OUT", ctype(result)),
+        ("OP", _OPS[task.op]),
+        ("SQUARE", int(task.op == "sumsq" and first)),
+        ("FIRST", int(first)),
+        ("LAST", int(last)),
+        ("MEAN", int(task.op == "mean" and last)),
+    )
+
+
+def _partial(task: Task, y: Any, shape: Shape) -> tuple[Any, Any]:
+    """Where a stage writes: ``y`` if its results are the last, else new memory; and positions (0: nowhere)."""
+    if shape[1] == 1:
+        return y, 0
+    return cp.empty(shape, task.accumulator), cp.empty(shape, _INT64) if task.position else 0
+
+
+def _rows(task: Task, x: Any, indices: Any, layout: Layout, y: Any, *, first: bool) -> None:
+    lanes, steps, warps = _shape_of_rows(layout.n)
+    segments = -(-layout.n // (8 * lanes * steps * warps))
+    to, positions = _partial(task, y, (layout.batch, segments))
+    unit = min(16, 8 * x.dtype.itemsize)
+    whole = aligned(x, unit) and (layout.batch == 1 or layout.batch_stride * x.dtype.itemsize % unit == 0)
+    run = _rows_kernel(_defines(task, x.dtype, to.dtype, first, to is y), lanes, steps, warps, whole)
+    results = layout.batch * segments
+    grid = (-(-results * lanes * warps // _THREADS),)
+    numbers = (results, segments, layout.n, layout.batch_stride)
+    launch(run, grid, (_THREADS,), (x, indices, to, positions, *map(np.int64, numbers), np.float64(task.count)))
+    if to is not y:
+        _rows(task, to, positions, Layout(layout.batch, segments, 1, segments, 1), y, first=False)
+
+
+def _rows_kernel(defines: Defines, lanes: int, steps: int, warps: int, whole: bool) -> Kernel:
+    size = (("LANES", lanes), ("STEPS", steps), ("WARPS", warps), ("ALIGNED", int(whole)))
+    return kernel("reduce.cu", "reduce_rows", (*defines, *size))
+
+
+def _columns(task: Task, x: Any, indices: Any, layout: Layout, y: Any, *, first: bool) -> None:
+    per = _pack(task, x, layout)
+    packs = layout.columns // per
+    depth = min(_power(-(-layout.n // _ROWS)), _THREADS // min(32, _power(packs)))  # threads along n
+    wide = _THREADS // depth
+    segments, tiles = -(-layout.n // (_ROWS * depth)), -(-packs // wide)
+    to, positions = _partial(task, y, (layout.batch, segments, layout.columns))
+    run = _columns_kernel(_defines(task, x.dtype, to.dtype, first, to is y), per)
+    numbers = (layout.n, layout.columns, layout.batch_stride, layout.row_stride)
+    split = (np.uint32(segments), np.uint32(tiles))  # the grid is their multiple
+    grid = (layout.batch * segments * tiles,)
+    arguments = (x, indices, to, positions, *split, *map(np.int64, numbers), np.float64(task.count))
+    launch(run, grid, (wide, depth), arguments)
+    if to is not y:
+        after = replace(layout, n=segments, batch_stride=segments * layout.columns, row_stride=layout.columns)
+        _columns(task, to, positions, after, y, first=False)
+
+
+def _columns_kernel(defines: Defines, per: int) -> Kernel:
+    return kernel("reduce.cu", "reduce_columns", (*defines, ("PER", per)))
+
+
+def _pack(task: Task, x: Any, layout: Layout) -> int:
+    """Columns per thread: up to 16 bytes of input and 64 of partial results, dividing rows into aligned packs."""
+    size: int = x.dtype.itemsize
+    item = 16 if task.position else task.accumulator.itemsize
+    per = min(8, 16 // size, 64 // item)
+    strides = (layout.columns, layout.row_stride, layout.batch_stride)
+    while per > 1 and not (aligned(x, per * size) and all(s % per == 0 for s in strides)):
+        per //= 2
+    return per
+
+
+def instances() -> list[Instance]:
+    """What CI compiles: a long bf16 sum, bf16 columns, and a position."""
+    bf16, f32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
+    total, position = Task("sum", f32, 1.0), Task("argmax", f32, 1.0)
+    kernels = (
+        _rows_kernel(_defines(total, bf16, f32, first=True, last=False), 32, 8, 8, whole=True),
+        _columns_kernel(_defines(total, bf16, bf16, first=True, last=True), 8),
+        _rows_kernel(_defines(position, f32, _INT64, first=True, last=True), 32, 4, 1, whole=True),
+    )
+    return [run.instance for run in kernels]

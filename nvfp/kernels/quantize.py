@@ -1,0 +1,248 @@
+"""`quantize`: from a high-precision tensor to an `OperandPair` of codes and scales."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Literal
+
+from nvfp.dtypes.formats import QuantDType
+from nvfp.errors import ArgumentError, ShapeError, message
+from nvfp.kernels._check import (
+    Overflow,
+    Words,
+    axis_index,
+    check_choice,
+    check_float,
+    check_format,
+    check_word,
+    not_built,
+    word_pair,
+)  # fmt: skip
+from nvfp.kernels._dispatch import backend
+from nvfp.kernels.operand import Operand, OperandPair, ScaleLayout
+from nvfp.kernels.transpose import transpose
+
+
+def quantize(
+    x: Any,
+    fmt: QuantDType,
+    *,
+    axis: int = -1,
+    row: bool = True,
+    col: bool = False,
+    scale: Any | None = None,
+    amax: Any | None = None,
+    tensor_scale: Any | None = None,
+    amax_out: Any | None = None,
+    amax_epsilon: float = 0.0,
+    rounding: str = "even",
+    overflow: Overflow = "saturate",
+    rng: Any | None = None,
+    rotation: str | None = None,
+    input_fn: Any | None = None,
+    bias_grad: bool = False,
+    scale_layout: ScaleLayout = "plain",
+    convention: str | None = None,
+) -> OperandPair:
+    """Quantize ``x`` once for every side that a GEMM reads.
+
+    ``code = cast(fl(x * multiplier))`` with one multiplier per block (or tensor), and the decode factor of
+    that block stored beside the codes:
+
+    - float32 scale: multiplier ``fl(max / amax)``, stored ``fl(1 / multiplier)``;
+    - E8M0 scale: ``2**-e`` and byte ``e + 127``, e the smallest with ``max * 2**e >= amax`` (``scale_rule``);
+    - other scales: ``S_enc = fl(max * scale_max / A)``, stored ``s = cast(fl(amax * fl(S_enc * fl(1/max))))``,
+      multiplier ``fl(1 / fl(s * fl(1 / S_enc)))``, tensor scale ``fl(A / (max * scale_max))``.
+
+    Args:
+        x: raw array, float32, bfloat16, float16 or float64, any shape and strides. [M, K] when ``col``.
+        fmt: any row whose element has at most 8 bits and whose scale is float32, e8m0 or an 8-bit float.
+        axis: block axis of the row side. Pairs of block lengths span the last two axes, ``axis`` one of them.
+        row: make the row side: codes in logical order, blocks along ``axis``.
+        col: make the column side of a matrix: logical shape (M, K), axis 0, stored transposed: codes [K, M],
+            scales [K, ceil(M / B)] (square blocks [ceil(K / B), ceil(M / B)]). Needs ``axis`` last.
+        scale: multiplier word of delayed scaling (one float32 scale per tensor). Never aliased by the result.
+        amax: the tensor's amax as a word, or a (row, column) pair: skips the amax pass of per-tensor
+            scaling, or is A. Square and per-tensor formats take one word, as their sides hold equal numbers.
+        tensor_scale: decode factor as a word or pair. Alone it gives ``S_enc = fl(1 / tensor_scale)``;
+            with ``amax`` it is only stored.
+        amax_out: word or pair that becomes ``max(old, amax of x)``: amax counts infinities in formats that
+            saturate, and skips them where they make NaN blocks.
+        amax_epsilon: least amax, for float32 scales.
+        rounding: ``"even"``.
+        overflow: ``"saturate"`` or ``"nonsat"``, see `cast`.
+        rng: not built yet.
+        rotation: not built yet.
+        input_fn: not built yet.
+        bias_grad: not built yet.
+        scale_layout: ``"tiles128x4"`` writes 8-bit block scales of matrix sides in the order of
+            `kernels.scale_layout`, over stored rows x blocks along the stored last axis (square blocks: a
+            scale is repeated for each of its rows).
+        convention: not built yet.
+
+    Returns:
+        The pair; a side that was not asked for is None and can be made later where that is exact.
+
+    Raises:
+        DTypeError: an input or word of another dtype.
+        ShapeError: axes that do not fit, or ``col`` of something other than a matrix.
+        ArgumentError: an argument that the format does not use, or neither side asked for.
+        NotBuiltError: an argument above marked so.
+
+    Numerics:
+        Ragged last blocks count as filled with zeros. float64 is first rounded to float32 with round-to-odd.
+        NaN or inf in a block: by the row's ``nonfinite``, a NaN block (scale and codes NaN; codes 0 where the
+        element has no NaN) or saturation with NaN skipped by amax. Subnormals are kept. All zero: float32
+        scale 1, E8M0 byte 0, other scales 0; A = 0 gives S_enc = 1 and tensor scale 0. CPU, CUDA and
+        `dtypes.block.quantize_exact` give the same bits.
+
+    Source:
+        TE numerics B1, B2, B4, B5.1; OCP MX v1.0.
+
+    Example:
+        >>> import numpy as np
+        >>> from nvfp.dtypes.formats import mxfp8
+        >>> pair = quantize(np.full((2, 48), 1.0, np.float32), mxfp8, col=True)
+        >>> pair.row.codes.shape, pair.row.scale.tolist(), pair.col.codes.shape, pair.col.scale.shape
+        ((2, 48), [[119, 119], [119, 119]], (48, 2), (48, 1))
+    """
+    check_float("quantize", x)
+    for name, value in (("rng", rng), ("rotation", rotation), ("input_fn", input_fn), ("convention", convention)):
+        if value is not None:
+            not_built("quantize", name, value, None)
+    given = (scale is not None, amax is not None, tensor_scale is not None)
+    axis = _resolve(fmt, x.ndim, axis, row, col, given, amax_epsilon, rounding, overflow, bias_grad, scale_layout)
+    if scale is not None:
+        check_word("quantize", "scale", scale)
+    # What the twins get: `axis` >= 0; `scale` a word or None; pairs (row, column) of words, None for a side that
+    # is not made, and for a square format with both sides the same word twice (amax, tensor_scale). They read
+    # every word before they write `amax_out`, and no result shares memory with one.
+    sides = backend("quantize", x, scale).quantize(
+        x,
+        fmt,
+        axis=axis,
+        row=row,
+        col=col,
+        scale=scale,
+        amax=_shared(fmt, "amax", word_pair("quantize", "amax", amax, row, col)),
+        tensor_scale=_shared(fmt, "tensor_scale", word_pair("quantize", "tensor_scale", tensor_scale, row, col)),
+        amax_out=word_pair("quantize", "amax_out", amax_out, row, col),
+        amax_epsilon=float(amax_epsilon),
+        overflow=overflow,
+        scale_layout=scale_layout,
+    )
+    return OperandPair(*sides)
+
+
+def other_side(pair: OperandPair, which: Literal["row", "col"]) -> Operand:
+    """Return the missing side of ``pair``: the byte transpose where both hold equal numbers, else `pair.make`.
+
+    Args:
+        pair: holds at least one side or ``make``.
+        which: the side wanted.
+
+    Returns:
+        The row side (plain storage, axis 1) or column side (transposed storage, axis 0) of the matrix.
+
+    Raises:
+        ArgumentError: the side cannot be made exactly from what the pair holds.
+
+    Example:
+        >>> import numpy as np
+        >>> from nvfp.dtypes.formats import fp8_e4m3
+        >>> pair = quantize(np.arange(6, dtype=np.float32).reshape(2, 3), fp8_e4m3)
+        >>> other_side(pair, "col").codes.shape
+        (3, 2)
+    """
+    have = pair.col if which == "row" else pair.row
+    if have is not None and have.format.square and len(have.shape) == 2 and have.scale_layout == "plain":
+        packed = have.format.element.packed
+        columns = have.stored_shape[-1]
+        codes = transpose(have.codes, packed=packed, columns=columns if packed else None)
+        scale = have.scale if have.format.block is None else transpose(have.scale)
+        return Operand(
+            codes=codes, scale=scale, tensor_scale=have.tensor_scale, format=have.format, shape=have.shape,
+            axis=1 if which == "row" else 0, transposed=which == "col", rotation=have.rotation,
+        )  # fmt: skip
+    if pair.make is not None:
+        return pair.make(which)
+    name = have.format.name if have is not None else "nothing"
+    raise ArgumentError(
+        message("quantize", f"a pair that can give its {which} side", f"one of {name}", f"quantize with {which}=True")
+    )
+
+
+@lru_cache(maxsize=1024)
+def _resolve(
+    fmt: QuantDType,
+    ndim: int,
+    axis: int,
+    row: bool,
+    col: bool,
+    given: tuple[bool, bool, bool],
+    amax_epsilon: float,
+    rounding: str,
+    overflow: Overflow,
+    bias_grad: bool,
+    scale_layout: ScaleLayout,
+) -> int:
+    """Check everything that is not an array, once per combination; return the axis counted from the front."""
+    check_format("quantize", fmt)
+    not_built("quantize", "rounding", rounding, "even")
+    not_built("quantize", "bias_grad", bias_grad, False)
+    check_choice("quantize", "overflow", overflow, ("saturate", "nonsat"))
+    _check_used(fmt, given, amax_epsilon)
+    _check_layout(fmt, ndim, scale_layout)
+    return _check_axis(fmt, ndim, axis, row, col)
+
+
+def _check_axis(fmt: QuantDType, ndim: int, axis: int, row: bool, col: bool) -> int:
+    if not (row or col):
+        raise ArgumentError(message("quantize", "row or col", "neither", "pass row=True or col=True"))
+    if ndim == 0 and fmt.block is None and not fmt.element.packed and not col:
+        return 0
+    axis = axis_index("quantize", axis, ndim)
+    if col and (ndim != 2 or axis != 1):
+        got = f"{ndim} dimensions, axis {axis}"
+        raise ShapeError(message("quantize", "a matrix and axis=-1 for col=True", got, "reshape to two axes"))
+    if (fmt.block_shape or (1, 1))[0] > 1 and (ndim < 2 or axis < ndim - 2):
+        expected, got = f"one of the last two axes for blocks of {fmt.block}", f"axis {axis} of {ndim} dimensions"
+        raise ShapeError(message("quantize", expected, got, "move that axis last"))
+    return axis
+
+
+def _check_used(fmt: QuantDType, given: tuple[bool, bool, bool], amax_epsilon: float) -> None:
+    """Refuse arguments that the format would ignore."""
+    scale, amax, tensor_scale = given
+    per_tensor, float_scale = fmt.block is None, fmt.scale_family == "float32"
+    for name, there, used, need in (
+        ("scale", scale, per_tensor and float_scale, "one float32 scale per tensor"),
+        ("amax", amax, per_tensor or fmt.tensor_scale, "a scale per tensor"),
+        ("tensor_scale", tensor_scale, fmt.tensor_scale, "a tensor scale"),
+        ("amax_epsilon", amax_epsilon != 0.0, float_scale, "float32 scales"),
+    ):
+        if there and not used:
+            expected = f"a format with {need} for {name}="
+            raise ArgumentError(message("quantize", expected, fmt.name, f"leave {name}= out"))
+    if scale and (amax or amax_epsilon != 0.0):
+        raise ArgumentError(message("quantize", "scale= or amax=", "both", "pass the multiplier or the amax, not both"))
+
+
+def _shared(fmt: QuantDType, name: str, pair: Words) -> Words:
+    """Refuse two different words where both sides hold the same numbers."""
+    row, col = pair
+    if row is not col and row is not None and col is not None and fmt.square:
+        got = f"two {name} words"
+        raise ArgumentError(message("quantize", f"one {name} word for {fmt.name}", got, "pass one: its sides share it"))
+    return pair
+
+
+def _check_layout(fmt: QuantDType, ndim: int, layout: ScaleLayout) -> None:
+    if layout == "plain":
+        return
+    check_choice("quantize", "scale_layout", layout, ("plain", "tiles128x4", "k_major128"))
+    if layout == "k_major128":
+        not_built("quantize", "scale_layout", layout, "plain")
+    if fmt.block is None or fmt.scale.bits != 8 or ndim != 2:
+        expected, got = "8-bit block scales of a matrix for tiles128x4", f"{fmt.name} of {ndim} dimensions"
+        raise ArgumentError(message("quantize", expected, got, "leave scale_layout at 'plain'"))

@@ -1,0 +1,73 @@
+"""`scale_layout`: block scales between the plain matrix and the order tensor cores read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nvfp.dtypes.scale_layout import tiles128x4_size
+from nvfp.errors import DTypeError, ShapeError, message
+from nvfp.kernels._check import check_choice, check_out, not_built
+from nvfp.kernels._dispatch import backend
+from nvfp.kernels.operand import ScaleLayout
+
+_UINT8 = np.dtype(np.uint8)
+
+
+def scale_layout(
+    scale: Any, layout: ScaleLayout, *, inverse_shape: tuple[int, int] | None = None, out: Any | None = None
+) -> Any:
+    """Return 8-bit block scales in another layout.
+
+    ``tiles128x4``: scale (r, c) of a matrix with C columns lies at byte
+    ``((r // 128) * ceil(C / 4) + c // 4) * 512 + (r % 32) * 16 + (r % 128) // 32 * 4 + c % 4``;
+    the rest of the buffer is 0.
+
+    Args:
+        scale: raw uint8 array: the matrix [R, C] (any strides) for ``layout="tiles128x4"``; the flat
+            contiguous buffer for ``layout="plain"``.
+        layout: the layout wanted.
+        inverse_shape: (R, C) of the matrix, for ``layout="plain"`` only.
+        out: where to write, of the result's shape.
+
+    Returns:
+        uint8: flat [ceil(R / 128) * ceil(C / 4) * 512], or [R, C] for ``layout="plain"``.
+
+    Raises:
+        DTypeError: scales that are not uint8.
+        ShapeError: not a matrix, or a buffer that does not belong to ``inverse_shape``.
+        NotBuiltError: ``layout="k_major128"``.
+
+    Numerics:
+        Bytes are moved, padding is never read. CPU and CUDA give the same bytes.
+
+    Source:
+        The scale layout of cuBLASLt's block-scaled matmul (1D block scaling factors layout).
+
+    Example:
+        >>> import numpy as np
+        >>> tiles = scale_layout(np.full((128, 8), 7, np.uint8), "tiles128x4")
+        >>> tiles.shape, scale_layout(tiles, "plain", inverse_shape=(128, 8)).shape
+        ((1024,), (128, 8))
+    """
+    check_choice("scale_layout", "layout", layout, ("plain", "tiles128x4", "k_major128"))
+    if layout == "k_major128":
+        not_built("scale_layout", "layout", layout, "tiles128x4")
+    if scale.dtype != _UINT8:
+        raise DTypeError(message("scale_layout", "uint8 scale codes", scale.dtype, "pass 8-bit scales (e8m0 or e4m3)"))
+    shape: tuple[int, ...]
+    if layout == "plain":
+        if inverse_shape is None:
+            raise ShapeError(message("scale_layout", "inverse_shape with layout='plain'", None, "pass (rows, columns)"))
+        shape, wanted = inverse_shape, (tiles128x4_size(inverse_shape),)
+        if scale.shape != wanted:
+            expected = f"a buffer of {wanted[0]} bytes for {inverse_shape}"
+            raise ShapeError(message("scale_layout", expected, scale.shape, "pass the matching shape"))
+    else:
+        if scale.ndim != 2 or inverse_shape is not None:
+            got = f"{scale.shape}, {inverse_shape}"
+            raise ShapeError(message("scale_layout", "a matrix and no inverse_shape", got, "pass scales [R, C]"))
+        shape = (tiles128x4_size(scale.shape),)
+    check_out("scale_layout", out, shape, _UINT8)
+    return backend("scale_layout", scale, out).scale_layout(scale, layout, inverse_shape=inverse_shape, out=out)

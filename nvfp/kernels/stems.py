@@ -1,0 +1,87 @@
+"""The table of stems: one operation, one name, and every place that holds a part of it.
+
+``kernels/<stem>.py`` (contract), ``kernels/cpu/<stem>.py`` and ``kernels/cuda/<stem>.py`` exist for
+each stem; the columns say where the rest is. A place that is absent says why. ``tests/structure``
+compares table and tree both ways.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A place that a stem does not have, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Stem:
+    """One operation.
+
+    Attributes:
+        name: the stem.
+        gradient: file of the gradient rule, relative to the package.
+        sources: CUDA sources in ``kernels/cuda``.
+        oracle: file of the slow exact or float64 twin, relative to the repository.
+        test: file of the comparing test, relative to the repository.
+        benchmark: file that times it, relative to the repository.
+    """
+
+    name: str
+    gradient: str | Absent
+    sources: tuple[str, ...] | Absent
+    oracle: str | Absent
+    test: str
+    benchmark: str | Absent
+
+
+_NO_GRADIENT = Absent("used inside rules; has none of its own")
+
+
+def _stem(
+    name: str,
+    *,
+    gradient: str | Absent = _NO_GRADIENT,
+    sources: tuple[str, ...] | Absent | None = None,
+    oracle: str | Absent | None = None,
+    benchmark: str | Absent | None = None,
+) -> Stem:
+    """A row with the usual places filled in."""
+    return Stem(
+        name=name,
+        gradient=gradient,
+        sources=(f"{name}.cu",) if sources is None else sources,
+        oracle=f"tests/oracles/{name}.py" if oracle is None else oracle,
+        test=f"tests/kernels/test_{name}.py",
+        benchmark=f"benchmarks/bench_{name}.py" if benchmark is None else benchmark,
+    )
+
+
+STEMS: dict[str, Stem] = {
+    s.name: s
+    for s in (
+        _stem("amax"),
+        _stem(
+            "quantize",
+            gradient="arrays/functions/conversion.py",
+            sources=("quantize.cu", "quantize_tensor.cu", "quantize_block1d.cu", "quantize_block2d.cu"),
+        ),
+        _stem("dequantize", gradient="arrays/functions/conversion.py"),
+        _stem("cast", gradient="arrays/functions/conversion.py"),
+        _stem("elementwise", gradient="arrays/functions/elementwise.py"),
+        _stem("reduce", gradient="arrays/functions/reductions.py"),
+        _stem("transpose", gradient="arrays/functions/shape.py"),
+        _stem("random", gradient=Absent("draws have no inputs")),
+        _stem("gemm", gradient="arrays/functions/matmul.py", sources=Absent("cuBLASLt (kernels/cublaslt)")),
+        _stem("activation", gradient="nn/functional/activation.py"),
+        _stem("cross_entropy", gradient="nn/functional/cross_entropy.py"),
+        _stem("embedding", gradient="nn/functional/embedding.py"),
+        _stem("adam", gradient=Absent("an update rule")),
+        _stem("bias_grad"),
+        _stem("scale_layout"),
+        _stem("multi_tensor"),
+    )
+}
