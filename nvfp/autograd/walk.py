@@ -1,0 +1,204 @@
+"""The backward pass: nodes by falling sequence number from a heap, no recursion.
+
+Every node comes after all that used it, because it was recorded before them; so no sorting of the
+graph is needed first, and contributions to one gradient are added in an order that never changes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+from nvfp.autograd.grad_mode import _enabled
+from nvfp.autograd.protocol import Tracked
+from nvfp.autograd.region import region
+from nvfp.autograd.tape import Leaf, Node
+from nvfp.errors import GradientError, message
+
+Place = Node | Leaf
+
+
+class _Pass:
+    """The state of one backward pass."""
+
+    def __init__(self, retain: bool, connect: bool, targets: set[Place], wanted: set[Place] | None) -> None:
+        self.retain = retain or connect
+        self.connect = connect
+        self.targets = targets
+        self.wanted = wanted
+        self.heap: list[tuple[int, Node]] = []
+        self.pending: dict[Place, list[Any]] = {}
+
+    def run(self) -> None:
+        while self.heap:
+            node = heapq.heappop(self.heap)[1]
+            if node not in self.targets:
+                self.step(node, self.pending.pop(node))
+
+    def needs(self, parent: tuple[Place, int] | None) -> bool:
+        if parent is None:
+            return False
+        place = parent[0]
+        if self.wanted is not None:
+            return place in self.wanted
+        return type(place) is Node or place.active  # type: ignore[union-attr]
+
+    def collect(self, place: Place, index: int, gradient: Any) -> None:
+        waiting = self.pending.get(place)
+        if waiting is None:
+            waiting = self.pending[place] = [None] * (place.outputs if type(place) is Node else 1)
+            if type(place) is Node:
+                heapq.heappush(self.heap, (-place.sequence, place))
+        have = waiting[index]
+        waiting[index] = gradient if have is None else gradient.__array_namespace__().add(have, gradient)
+
+    def step(self, node: Node, dys: list[Any]) -> None:
+        if node.vjp is None:
+            do = "pass retain_graph=True to the first backward, or compute the forward pass again"
+            raise GradientError(
+                message("backward", "a graph that holds its values", f"'{node.name}', freed by an earlier backward", do)
+            )
+        parents = node.parents
+        needs = tuple([self.needs(p) for p in parents])
+        saved = node.unpack(self.connect)
+        dy = dys[0] if node.outputs == 1 else tuple(dys)
+        results: Sequence[Any]
+        if self.connect and not node.twice:
+            results = _guarded(node, saved, dys, dy, needs)
+        else:
+            results = node.vjp(saved, dy, needs)
+        if len(results) != len(parents):
+            do = "return one gradient or None per input"
+            raise GradientError(message(node.name, f"{len(parents)} gradients from its rule", len(results), do))
+        if not self.retain:
+            node.free()
+        for i, (parent, needed) in enumerate(zip(parents, needs, strict=True)):
+            result = results[i]
+            if result is None or parent is None or not needed:
+                continue
+            place, index = parent
+            if type(place) is Leaf:
+                self.reach_leaf(place, result, node.name, _fresh(result, i, results, dys, saved))
+            else:
+                self.collect(place, index, result)
+
+    def reach_leaf(self, leaf: Leaf, gradient: Any, name: str, fresh: bool) -> None:
+        if gradient.shape != leaf.shape:
+            do = "correct its rule, or reduce over the broadcast axes"
+            raise GradientError(message(name, f"a gradient of its input's shape {leaf.shape}", gradient.shape, do))
+        if leaf in self.targets:
+            self.collect(leaf, 0, gradient)
+        else:
+            leaf.accumulate(gradient, fresh)
+
+
+def _fresh(result: Any, i: int, results: Sequence[Any], dys: Sequence[Any], saved: Sequence[Any]) -> bool:
+    """Whether a gradient is an object that the rule made for this input alone."""
+    others = (*results[:i], *results[i + 1 :], *dys, *saved)
+    return all(result is not other for other in others)
+
+
+def _guarded(node: Node, saved: tuple[Any, ...], dys: Sequence[Any], dy: Any, needs: tuple[bool, ...]) -> list[Any]:
+    """Run a rule that works on raw arrays; to differentiate its results raises by name."""
+    assert node.vjp is not None
+    token = _enabled.set(False)
+    try:
+        results = node.vjp(saved, dy, needs)
+    finally:
+        _enabled.reset(token)
+    name = node.name
+
+    def refuse(saved: tuple[Any, ...], dy: Any, needs: tuple[bool, ...]) -> Sequence[Any]:
+        do = "compose the function from nf functions whose rules can be differentiated"
+        raise GradientError(
+            message(name, "first derivatives only (its rule is fused)", "a derivative of its gradient", do)
+        )
+
+    edges = [(d._node, d._index) if d is not None and d._node is not None else None for d in dys]
+    guard = Node(f"gradient of {name}", (*node.parents, *edges), refuse, (), len(results), True)
+    return [None if r is None else r._placed(guard, i) for i, r in enumerate(results)]
+
+
+def backward(
+    roots: Sequence[Tracked],
+    gradients: Sequence[Any],
+    *,
+    retain_graph: bool = False,
+    create_graph: bool = False,
+    targets: Sequence[Place] | None = None,
+    wanted: set[Place] | None = None,
+) -> list[Any]:
+    """Send gradients from ``roots`` back through the graph.
+
+    Without ``targets`` the ``.grad`` of every active leaf is added to. With them nothing is written:
+    their gradients are returned, and only what leads to them (``wanted``) is computed.
+
+    Args:
+        roots: tracked arrays.
+        gradients: one gradient per root, of its shape.
+        retain_graph: keep saved values for another pass.
+        create_graph: record the pass itself, so that its results can be differentiated.
+        targets: places whose gradients are wanted (see `functional`).
+        wanted: places that lead to a target, targets included (see `paths`).
+
+    Returns:
+        Per target its gradient, or None if no root depends on it; empty without targets.
+
+    Raises:
+        GradientError: a root is not tracked, the graph was freed, a saved array has changed, or a
+            fused rule is differentiated.
+    """
+    run = _Pass(retain_graph, create_graph, set(targets or ()), wanted)
+    with region():
+        token = _enabled.set(create_graph)
+        try:
+            for root, gradient in zip(roots, gradients, strict=True):
+                place = root._node
+                if place is None:
+                    do = "set requires_grad=True on an input before the forward pass, outside nf.no_grad()"
+                    raise GradientError(
+                        message("backward", "an array computed from a variable", "an untracked array", do)
+                    )
+                if type(place) is Leaf:
+                    run.reach_leaf(place, gradient, "backward", False)
+                else:
+                    run.collect(place, root._index, gradient)
+            run.run()
+        finally:
+            _enabled.reset(token)
+    return [run.pending.get(target, (None,))[0] for target in targets or ()]
+
+
+def paths(roots: Sequence[Tracked], targets: Sequence[Place], since: int) -> tuple[set[Place], bool]:
+    """Find what leads from ``roots`` to ``targets``, and whether anything else does.
+
+    Args:
+        roots: tracked or untracked arrays.
+        targets: places that were made for this question.
+        since: sequence number before the first target; older nodes cannot lead to a target.
+
+    Returns:
+        The places on a path to a target (targets included), and whether the roots also depend on a
+        variable or node from outside.
+    """
+    goals = set(targets)
+    seen: set[Node] = set()
+    outside = False
+    stack: list[Place] = [r._node for r in roots if r._node is not None]
+    while stack:
+        place = stack.pop()
+        if place in goals:
+            outside = outside or (type(place) is Node and bool(place.parents))
+        elif type(place) is Leaf:
+            outside = outside or place.active
+        elif place.sequence <= since:  # type: ignore[union-attr]
+            outside = True
+        elif place not in seen:
+            seen.add(place)  # type: ignore[arg-type]
+            stack.extend(parent[0] for parent in place.parents if parent is not None)  # type: ignore[union-attr]
+    wanted: set[Place] = goals
+    for node in sorted(seen, key=lambda n: n.sequence):
+        if any(parent is not None and parent[0] in wanted for parent in node.parents):
+            wanted.add(node)
+    return wanted, outside
