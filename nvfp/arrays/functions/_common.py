@@ -1,0 +1,130 @@
+"""What the functions share: reading operands, fitting gradients to inputs, recording dense rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.registry import nf
+from nvfp.autograd.tape import Node, Vjp, record
+from nvfp.dtypes.dense import bfloat16, float16, float32, is_narrow
+from nvfp.dtypes.promotion import result_type
+from nvfp.errors import DeviceError, DTypeError, ShapeError, message
+
+SCALARS = (bool, int, float, complex)
+HALVES = (bfloat16, float16)
+Axes = tuple[int, ...]
+
+
+def operand(op: str, x: Any) -> Any:
+    """Return an argument as a dense Array, or as the scalar it is.
+
+    Quantized and narrow arrays become float32. NumPy arrays count as CPU arrays.
+
+    Raises:
+        DTypeError: a list, or anything else that is no array.
+    """
+    if type(x) is Array and x.dtype is x.raw.dtype:
+        return x
+    if isinstance(x, Array):
+        return nf.astype(x, float32)
+    if isinstance(x, (*SCALARS, np.generic)):
+        return x
+    if isinstance(x, np.ndarray):
+        return nf.asarray(x, device="cpu")
+    raise DTypeError(message(op, "arrays or scalars", type(x).__name__, "convert it with nf.asarray"))
+
+
+def array(op: str, x: Any) -> Array:
+    """Return an argument as a dense Array (scalars too)."""
+    x = operand(op, x)
+    return x if type(x) is Array else nf.asarray(x)
+
+
+def promoted(op: str, *args: Any) -> tuple[tuple[Any, ...], np.dtype]:
+    """Return operands and the dtype they compute to; arrays must share a device.
+
+    Raises:
+        DeviceError: arrays on different devices.
+    """
+    found = tuple([operand(op, x) for x in args])
+    arrays = [x for x in found if type(x) is Array]
+    if not arrays:
+        found = arrays = tuple([nf.asarray(x) for x in found])  # type: ignore[assignment]
+    first = arrays[0]
+    for x in arrays[1:]:
+        if x.device is not first.device:
+            do = "move one with x.to_device(...)"
+            raise DeviceError(message(op, "operands on one device", f"{first.device} and {x.device}", do))
+    # the dtypes as they came: quantized and narrow ones count as a Python float
+    dtypes = [given.dtype if isinstance(given, Array) else x for given, x in zip(args, found, strict=True)]
+    if len(arrays) == len(found) and all(d is first.dtype for d in dtypes):
+        return found, first.dtype
+    return found, result_type(*dtypes)
+
+
+def any_array(op: str, x: Any) -> Array:
+    """Return an argument as an Array of any kind: for functions that move elements without reading them."""
+    return x if isinstance(x, Array) else array(op, x)
+
+
+def raw_of(x: Any) -> Any:
+    """The raw array of an Array; a scalar is itself."""
+    return x.raw if type(x) is Array else x
+
+
+def dense(name: str, inputs: Sequence[Any], vjp: Vjp, saved: Iterable[Any] = (), outputs: int = 1) -> Node | None:
+    """Record a rule that is written with recorded functions, so that it can be differentiated again."""
+    return record(name, inputs, vjp, saved, outputs=outputs, differentiable_twice=True)
+
+
+def view(x: Array, raw: Any, node: Node | None) -> Array:
+    """An Array over part of the memory of ``x``."""
+    return wrap(raw, x.dtype, node, storage=x.storage)
+
+
+def like(x: Any) -> tuple[tuple[int, ...], Any] | None:
+    """Shape and dtype that a gradient for ``x`` must have (float32 for storage dtypes); None for a scalar."""
+    if type(x) is Array and x.dtype is x.raw.dtype:
+        return x.shape, x.dtype
+    return (x.shape, float32) if isinstance(x, Array) else None
+
+
+def fit(gradient: Array, target: tuple[tuple[int, ...], Any]) -> Array:
+    """Sum a gradient over the axes that broadcasting added or stretched, and give it its input's dtype."""
+    shape, dtype = target
+    if gradient.shape != shape:
+        added = len(gradient.shape) - len(shape)
+        stretched = [added + i for i, n in enumerate(shape) if n == 1 and gradient.shape[added + i] != 1]
+        gradient = nf.reshape(nf.sum(gradient, axis=(*range(added), *stretched)), shape)
+    return gradient if gradient.dtype is dtype else nf.astype(gradient, dtype)
+
+
+def widened(*values: Any) -> tuple[Any, ...]:
+    """16-bit arrays as float32: rules with several steps round once at their end."""
+    return tuple(nf.astype(v, float32) if isinstance(v, Array) and v.dtype in HALVES else v for v in values)
+
+
+def axis_tuple(op: str, axis: Any, ndim: int) -> Axes:
+    """Return axes counted from the front, in the given order.
+
+    Raises:
+        ShapeError: an axis out of range, or twice.
+    """
+    axes = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
+    if any(not -ndim <= a < ndim for a in axes) or len({a % ndim for a in axes}) != len(axes):
+        raise ShapeError(message(op, f"different axes of {ndim} dimensions", axis, "count from -ndim to ndim - 1"))
+    return tuple(int(a) % ndim for a in axes)
+
+
+def one_axis(op: str, axis: int, ndim: int) -> int:
+    """Return one axis counted from the front."""
+    return axis_tuple(op, axis, ndim)[0]
+
+
+def is_storage(dtype: Any) -> bool:
+    """Whether a dtype only stores values (quantized, narrow): gradients of such arrays are float32."""
+    return not isinstance(dtype, np.dtype) or is_narrow(dtype)

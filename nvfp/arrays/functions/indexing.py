@@ -1,0 +1,286 @@
+"""Elements by index: `getitem`, `take`, `take_along_axis`, and writing (`setitem`)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nvfp.arrays import blocks
+from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.functions._common import any_array, dense, fit, is_storage, like, one_axis, view
+from nvfp.arrays.functions.conversion import bits
+from nvfp.arrays.functions.joining import fill
+from nvfp.arrays.quantized import QuantizedArray, quantized
+from nvfp.arrays.registry import nf, public
+from nvfp.dtypes.dense import bfloat16, float16, float32
+from nvfp.errors import BlockIndexError, DeviceError, DTypeError, NotBuiltError, message
+from nvfp.kernels.cast import cast
+from nvfp.kernels.elementwise import elementwise
+from nvfp.kernels.embedding import embedding_vjp
+
+Key = tuple[Any, ...]
+
+
+def expanded(op: str, key: Any, x: Array) -> tuple[Key, bool]:
+    """Return a key with one entry per axis (int, slice, raw array) besides None, and whether it is basic.
+
+    Raises:
+        BlockIndexError: more entries than axes.
+        DTypeError: an entry that is no index.
+        DeviceError: an index array on another device.
+    """
+    entries = [_entry(op, e, x) for e in (key if isinstance(key, tuple) else (key,))]
+    used = sum(e.ndim if _is_mask(e) else 1 for e in entries if e is not None and e is not Ellipsis)
+    if used > x.ndim or sum(e is Ellipsis for e in entries) > 1:
+        raise BlockIndexError(message(op, f"at most {x.ndim} indices and one ellipsis", key, "leave some out"))
+    fill_in = [slice(None)] * (x.ndim - used)
+    at = next((i for i, e in enumerate(entries) if e is Ellipsis), None)
+    entries = [*entries, *fill_in] if at is None else [*entries[:at], *fill_in, *entries[at + 1 :]]
+    return tuple(entries), all(e is None or isinstance(e, int | slice) for e in entries)
+
+
+def _is_mask(entry: Any) -> bool:
+    return not isinstance(entry, int | slice) and entry.dtype == np.bool_
+
+
+def _entry(op: str, entry: Any, x: Array) -> Any:
+    if entry is None or entry is Ellipsis or isinstance(entry, slice):
+        return _plain_slice(entry) if isinstance(entry, slice) else entry
+    if isinstance(entry, bool | np.bool_):
+        raise DTypeError(
+            message(op, "integers, slices or index arrays", repr(entry), "index with x[None] or a mask array")
+        )
+    if isinstance(entry, int | np.integer):
+        return int(entry)
+    if isinstance(entry, list | tuple | range):
+        entry = nf.asarray(np.asarray(entry, dtype=np.int64) if len(entry) == 0 else list(entry), device=x.device)
+    elif isinstance(entry, np.ndarray):
+        entry = nf.asarray(entry, device="cpu")
+    if not isinstance(entry, Array) or entry.dtype.kind not in "iub":
+        got = entry.dtype if isinstance(entry, Array) else type(entry).__name__
+        raise DTypeError(message(op, "integers, slices or index arrays", got, "cast it with .astype(nf.int64)"))
+    if entry.device is not x.device:
+        raise DeviceError(message(op, f"an index array on {x.device}", entry.device, "move it with .to_device(...)"))
+    return entry.raw
+
+
+def _plain_slice(entry: slice) -> slice:
+    parts = (entry.start, entry.stop, entry.step)
+    return slice(*(None if p is None else p.__index__() for p in parts))
+
+
+def _read(op: str, raw: Any, key: Key) -> Any:
+    try:
+        return bits(raw)[(*key, ...)].view(raw.dtype)
+    except IndexError as error:
+        raise BlockIndexError(message(op, f"indices within {raw.shape}", error, "count from -n to n - 1")) from None
+
+
+def _getitem_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, ...]:
+    key, basic, target = saved
+    return (fit(_scatter(g, key, basic, target[0]), target),)
+
+
+@public
+def getitem(x: Any, key: Any, /) -> Array:
+    """Return ``x[key]`` with NumPy's rules: ints, slices, None, ellipsis, index arrays and masks.
+
+    Args:
+        x: Array. Basic keys give a view; index arrays and masks copy.
+        key: the index. Of a quantized array the block axis takes slices of whole blocks only.
+
+    Raises:
+        BlockIndexError: (an IndexError) out of range, or a key that would cut a block.
+        DTypeError: an index that is no integer or mask.
+        DeviceError: an index array on another device.
+
+    Notes:
+        The gradient adds up over repeated indices, in a fixed order.
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.arange(5, device="cpu")[1:3]
+        nf.array([1, 2])
+    """
+    x = any_array("getitem", x)
+    entries, basic = expanded("getitem", key, x)
+    target = like(x)
+    node = dense("getitem", (x,), _getitem_vjp, (entries, basic, target)) if x._node is not None else None
+    if isinstance(x, QuantizedArray):
+        return quantized(blocks.getitem(x.operand, entries), node)
+    raw = _read("getitem", x.raw, entries)
+    return view(x, raw, node) if basic else wrap(raw, x.dtype, node)
+
+
+def _scatter_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, ...]:
+    return (_gather(g, *saved),)
+
+
+def _gather(g: Array, key: Key, basic: bool) -> Array:
+    node = dense("getitem", (g,), _getitem_vjp, (key, basic, like(g)))
+    raw = _read("getitem", g.raw, key)
+    return view(g, raw, node) if basic else wrap(raw, node=node)
+
+
+def _scatter(g: Array, key: Key, basic: bool, shape: tuple[int, ...]) -> Array:
+    """Zeros of ``shape`` with ``g`` added at ``key``: the gradient of `getitem`."""
+    node = dense("scatter", (g,), _scatter_vjp, (key, basic))
+    if basic:
+        out = nf.zeros(shape, dtype=g.dtype, device=g.device).raw
+        fill(out[(*key, ...)], g.raw)
+        return wrap(out, node=node)
+    rows = _row_key(key)
+    if g.dtype in (float32, bfloat16, float16):
+        if rows is not None:
+            return wrap(_sum_rows(g.raw.reshape((*rows.shape, -1)), rows, shape[0], g.dtype).reshape(shape), node=node)
+        flat = _positions(shape, key, g)
+        return wrap(_sum_rows(g.raw.reshape((-1, 1)), flat, math.prod(shape), g.dtype).reshape(shape), node=node)
+    if not isinstance(g.raw, np.ndarray):
+        do = "use a float32 or 16-bit array, or compute on the CPU"
+        raise NotBuiltError(
+            message("getitem", "float32 or narrower for gradients of index arrays on CUDA", g.dtype, do)
+        )
+    out = np.zeros(shape, g.dtype)
+    np.add.at(out, key, g.raw)
+    return wrap(out, node=node)
+
+
+def _row_key(key: Key) -> Any:
+    """The index array of ``x[ids]`` (nothing else in the key), or None."""
+    first, *rest = key
+    alone = all(isinstance(e, slice) and e == slice(None) for e in rest)
+    return (
+        first
+        if alone and not isinstance(first, int | slice) and first is not None and first.dtype != np.bool_
+        else None
+    )
+
+
+def _sum_rows(g: Any, ids: Any, rows: int, dtype: np.dtype) -> Any:
+    wrapped = elementwise(
+        "where", elementwise("less", ids, 0), elementwise("add", ids, rows, dtype=np.dtype(np.int64)), ids
+    )
+    return embedding_vjp(g, wrapped, rows, dtype=dtype)
+
+
+def _positions(shape: tuple[int, ...], key: Key, g: Array) -> Any:
+    """The place of every selected element in the flattened array."""
+    every = nf.arange(math.prod(shape), device=g.device).raw.reshape(shape)
+    return every[(*key, ...)].reshape(-1)
+
+
+@public
+def take(x: Any, indices: Any, /, axis: int | None = None) -> Array:
+    """Return the elements at ``indices`` along an axis (of the flattened array by default).
+
+    Args:
+        x: Array.
+        indices: integers of any shape, negative ones counting from the end.
+        axis: which axis.
+
+    Raises:
+        BlockIndexError: (an IndexError) an index out of range, on the CPU.
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.take(nf.asarray([[1, 2], [3, 4]], device="cpu"), [1, 0, 1], axis=1).tolist()
+        [[2, 1, 2], [4, 3, 4]]
+    """
+    x = any_array("take", x)
+    if axis is None:
+        x, axis = nf.reshape(x, (-1,)), 0
+    return getitem(x, (slice(None),) * one_axis("take", axis, x.ndim) + (indices,))
+
+
+@public
+def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Array:
+    """Return for every position along an axis the element that ``indices`` names there.
+
+    Args:
+        x: Array.
+        indices: integers; equal to ``x`` in every axis but ``axis`` (lengths of 1 broadcast).
+        axis: which axis.
+
+    Example:
+        >>> import nvfp as nf
+        >>> x = nf.asarray([[5.0, 3.0], [1.0, 2.0]], device="cpu")
+        >>> nf.take_along_axis(x, nf.argmax(x, axis=1, keepdims=True), axis=1)
+        nf.array([[5.],
+                  [2.]])
+    """
+    x, ids = any_array("take_along_axis", x), any_array("take_along_axis", indices)
+    place = one_axis("take_along_axis", axis, x.ndim)
+    key = tuple(
+        ids if i == place else nf.reshape(nf.arange(n, device=x.device), (1,) * i + (n,) + (1,) * (x.ndim - 1 - i))
+        for i, n in enumerate(x.shape)
+    )
+    return getitem(x, key)
+
+
+def _setitem_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, ...]:
+    key, basic, target = saved
+    dx = _written(g, key, basic, nf.zeros((), dtype=g.dtype, device=g.device)) if needs[0] else None
+    dv = fit(_gather(g, key, basic), target) if needs[1] else None
+    return dx, dv
+
+
+def _written(x: Array, key: Key, basic: bool, value: Array) -> Array:
+    """A copy of ``x`` with ``value`` at ``key``."""
+    raw = elementwise("copy", x.raw) if x.dtype.kind == "c" else cast(x.raw, x.raw.dtype)
+    _write(raw, key, basic, value.raw)
+    return wrap(raw, x.dtype, dense("setitem", (x, value), _setitem_vjp, (key, basic, like(value))))
+
+
+def _write(raw: Any, key: Key, basic: bool, value: Any) -> None:
+    target = _read("setitem", raw, key) if basic else None
+    if target is None:
+        bits(raw)[key] = bits(value if value.dtype == raw.dtype else cast(value, raw.dtype))
+        return
+    spread = (
+        np.broadcast_to(value, target.shape)
+        if isinstance(value, np.ndarray)
+        else nf.broadcast_to(wrap(value), target.shape).raw
+    )
+    fill(target, spread)
+
+
+@public
+def setitem(x: Array, key: Any, value: Any, /) -> None:
+    """``x[key] = value``: ``x`` gets new storage with the change; a parameter is written in place.
+
+    Args:
+        x: dense Array. Its views, and what a graph has saved of it, keep the old values.
+        key: as in `nf.getitem`.
+        value: Array, NumPy array or scalar that broadcasts to ``x[key]``; cast to the dtype of ``x``.
+
+    Raises:
+        BlockIndexError: (an IndexError) out of range.
+        GradientError: ``x`` is a variable and gradients are enabled.
+        DTypeError: ``x`` is quantized.
+
+    Example:
+        >>> import nvfp as nf
+        >>> x = nf.zeros((3,), device="cpu")
+        >>> view = x[1:]
+        >>> x[1] = 5
+        >>> x, view
+        (nf.array([0., 5., 0.]), nf.array([0., 0.]))
+    """
+    x._check_writable("setitem")
+    entries, basic = expanded("setitem", key, x)
+    if is_storage(x.dtype):
+        value = nf.astype(nf.asarray(value, device=x.device), x.dtype, copy=False)
+    elif not isinstance(value, Array):
+        value = nf.asarray(value, dtype=x.dtype, device="cpu" if isinstance(value, np.ndarray) else x.device)
+    if value.device is not x.device:
+        raise DeviceError(message("setitem", f"a value on {x.device}", value.device, "move it with .to_device(...)"))
+    value = nf.astype(value, x.dtype, copy=False)
+    if x.is_parameter:
+        if value._node is not None:
+            x._assign(_written(x, entries, basic, value), "setitem")
+        _write(x.storage.raw, entries, basic, value.raw)
+        x.storage.touch()
+        return
+    x._assign(_written(x, entries, basic, value), "setitem")

@@ -1,0 +1,255 @@
+"""Putting arrays together and apart: concat, stack, split, roll, tile, repeat, pad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.creation import empty_raw
+from nvfp.arrays.functions._common import array, axis_tuple, dense, fit, like, one_axis, promoted
+from nvfp.arrays.registry import nf, public
+from nvfp.arrays.storage import copy_into
+from nvfp.errors import ArgumentError, ShapeError, message
+from nvfp.kernels.elementwise import elementwise
+
+
+def _concat_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> list[Any]:
+    axis, bounds, targets = saved
+    before = (slice(None),) * axis
+    return [
+        fit(nf.getitem(g, (*before, slice(a, b))), target) if need else None
+        for (a, b), target, need in zip(pairwise(bounds), targets, needs, strict=True)
+    ]
+
+
+@public
+def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Array:
+    """Return arrays joined along an axis they have.
+
+    Args:
+        arrays: Arrays of equal shapes but for ``axis``; dtypes promote.
+        axis: where they join; None flattens them first.
+
+    Raises:
+        ShapeError: no array, or shapes that do not fit.
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.concat([nf.zeros((2,), device="cpu"), nf.ones((1,), device="cpu")])
+        nf.array([0., 0., 1.])
+    """
+    if not arrays:
+        raise ShapeError(message("concat", "at least one array", "none", "pass a list of arrays"))
+    found, dtype = promoted("concat", *(array("concat", x) for x in arrays))
+    if axis is None:
+        found, axis = tuple(nf.reshape(x, (-1,)) for x in found), 0
+    place = one_axis("concat", axis, found[0].ndim)
+    rest = {(*x.shape[:place], *x.shape[place + 1 :]) if x.ndim == found[0].ndim else None for x in found}
+    if len(rest) != 1 or found[0].ndim == 0:
+        do = "make them equal on the other axes"
+        raise ShapeError(message("concat", f"shapes that differ on axis {place} only", [x.shape for x in found], do))
+    bounds = [0, *accumulate(x.shape[place] for x in found)]
+    shape = (*found[0].shape[:place], bounds[-1], *found[0].shape[place + 1 :])
+    out = empty_raw(shape, dtype, found[0].device)
+    for x, (a, b) in zip(found, pairwise(bounds), strict=True):
+        fill(out[(slice(None),) * place + (slice(a, b),)], x.raw)
+    node = dense("concat", found, _concat_vjp, (place, bounds, [like(x) for x in found]))
+    return wrap(out, node=node)
+
+
+def fill(target: Any, source: Any) -> None:
+    """Copy raw values into a part of a raw array, also complex ones."""
+    if target.dtype.kind == "c":
+        elementwise("copy", source, dtype=target.dtype, out=target)
+    else:
+        copy_into(target, source)
+
+
+@public
+def stack(arrays: Sequence[Any], /, axis: int = 0) -> Array:
+    """Return arrays of one shape joined along a new axis.
+
+    Args:
+        arrays: Arrays of one shape; dtypes promote.
+        axis: where the new axis stands in the result.
+
+    Raises:
+        ShapeError: no array, or shapes that differ.
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.stack([nf.zeros((2,), device="cpu"), nf.ones((2,), device="cpu")], axis=1).shape
+        (2, 2)
+    """
+    found = [array("stack", x) for x in arrays]
+    if len({x.shape for x in found}) > 1:
+        raise ShapeError(message("stack", "arrays of one shape", [x.shape for x in found], "broadcast them first"))
+    return concat([nf.expand_dims(x, axis) for x in found], axis=axis)
+
+
+@public
+def unstack(x: Any, /, axis: int = 0) -> tuple[Array, ...]:
+    """Return the parts along an axis, without it.
+
+    Args:
+        x: Array.
+        axis: which axis is taken apart.
+
+    Example:
+        >>> import nvfp as nf
+        >>> [part.tolist() for part in nf.unstack(nf.asarray([[1, 2], [3, 4]], device="cpu"), axis=1)]
+        [[1, 3], [2, 4]]
+    """
+    moved = nf.moveaxis(x, axis, 0)
+    return tuple(nf.getitem(moved, i) for i in range(moved.shape[0]))
+
+
+@public
+def split(x: Any, sections: int | Sequence[int], /, axis: int = 0) -> list[Array]:
+    """Return parts of ``x`` along an axis, as views.
+
+    Args:
+        x: Array.
+        sections: number of equal parts, or the positions where parts begin (as in NumPy).
+        axis: which axis.
+
+    Raises:
+        ShapeError: a length that does not divide.
+
+    Example:
+        >>> import nvfp as nf
+        >>> [part.shape for part in nf.split(nf.zeros((6, 2), device="cpu"), [1, 4])]
+        [(1, 2), (3, 2), (2, 2)]
+    """
+    place = one_axis("split", axis, x.ndim)
+    length = x.shape[place]
+    if isinstance(sections, int):
+        if sections < 1 or length % sections:
+            raise ShapeError(message("split", f"a divisor of {length}", sections, "pass the positions instead"))
+        bounds = [length // sections * i for i in range(sections + 1)]
+    else:
+        bounds = [0, *sections, length]
+    return [nf.getitem(x, (slice(None),) * place + (slice(a, b),)) for a, b in pairwise(bounds)]
+
+
+@public
+def roll(x: Any, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Array:
+    """Return the elements shifted along axes, those beyond the end coming back at the front.
+
+    Args:
+        x: Array.
+        shift: by how much, per axis.
+        axis: which axes; None: the flattened array.
+
+    Raises:
+        ShapeError: as many shifts as axes are needed.
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.roll(nf.arange(4, device="cpu"), 1)
+        nf.array([3, 0, 1, 2])
+    """
+    x = array("roll", x)
+    if axis is None:
+        return nf.reshape(roll(nf.reshape(x, (-1,)), shift, axis=0), x.shape)
+    places = axis_tuple("roll", axis, x.ndim)
+    shifts = (shift,) * len(places) if isinstance(shift, int) else tuple(shift)
+    if len(shifts) != len(places):
+        raise ShapeError(message("roll", f"{len(places)} shifts", shifts, "give one per axis"))
+    for place, by in zip(places, shifts, strict=True):
+        length = x.shape[place]
+        cut = (length - by % length) if length else 0
+        if length and by % length:
+            first, second = split(x, [cut], axis=place)
+            x = concat([second, first], axis=place)
+    return nf.positive(x)
+
+
+@public
+def repeat(x: Any, repeats: int, /, axis: int | None = None) -> Array:
+    """Return every element ``repeats`` times in a row.
+
+    Args:
+        x: Array.
+        repeats: how often.
+        axis: along which axis; None: of the flattened array.
+
+    Raises:
+        ArgumentError: a negative or array-valued ``repeats``.
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.repeat(nf.arange(2, device="cpu"), 2)
+        nf.array([0, 0, 1, 1])
+    """
+    x = array("repeat", x)
+    if not isinstance(repeats, int | np.integer) or repeats < 0:
+        raise ArgumentError(message("repeat", "a non-negative int", repr(repeats), "use nf.take for different counts"))
+    if axis is None:
+        x, axis = nf.reshape(x, (-1,)), 0
+    place = one_axis("repeat", axis, x.ndim)
+    wide = nf.broadcast_to(nf.expand_dims(x, place + 1), (*x.shape[: place + 1], int(repeats), *x.shape[place + 1 :]))
+    return nf.reshape(wide, (*x.shape[:place], x.shape[place] * int(repeats), *x.shape[place + 1 :]), copy=True)
+
+
+@public
+def tile(x: Any, repetitions: int | Sequence[int], /) -> Array:
+    """Return ``x`` laid side by side, so often along each axis.
+
+    Args:
+        x: Array.
+        repetitions: how often along each axis; the last ones if they are fewer than the axes.
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.tile(nf.arange(2, device="cpu"), (2, 2)).tolist()
+        [[0, 1, 0, 1], [0, 1, 0, 1]]
+    """
+    x = array("tile", x)
+    counts = (repetitions,) if isinstance(repetitions, int) else tuple(repetitions)
+    ndim = max(len(counts), x.ndim)
+    shape, counts = (1,) * (ndim - x.ndim) + x.shape, (1,) * (ndim - len(counts)) + counts
+    between = nf.reshape(x, tuple(n for length in shape for n in (1, length)))
+    wide = nf.broadcast_to(between, tuple(n for pair in zip(counts, shape, strict=True) for n in pair))
+    return nf.reshape(wide, tuple(c * n for c, n in zip(counts, shape, strict=True)), copy=True)
+
+
+def _pad_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, ...]:
+    return (nf.getitem(g, saved[0]),)
+
+
+@public
+def pad(x: Any, widths: int | Sequence[Any], /, *, value: float = 0) -> Array:
+    """Return ``x`` with a border of one value.
+
+    Args:
+        x: Array.
+        widths: ``(before, after)`` per axis; one pair or one int serves every axis.
+        value: what the border holds.
+
+    Raises:
+        ShapeError: negative widths, or another number of pairs than axes.
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.pad(nf.ones((2,), device="cpu"), (1, 2))
+        nf.array([0., 1., 1., 0., 0.])
+    """
+    x = array("pad", x)
+    if isinstance(widths, int):
+        pairs: tuple[Any, ...] = ((widths, widths),) * x.ndim
+    elif widths and isinstance(widths[0], int):
+        pairs = (tuple(widths),) * x.ndim
+    else:
+        pairs = tuple(tuple(w) for w in widths)
+    if len(pairs) != x.ndim or any(len(w) != 2 or min(w) < 0 for w in pairs):
+        raise ShapeError(message("pad", f"{x.ndim} pairs of widths >= 0", widths, "give (before, after) per axis"))
+    shape = tuple(n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True))
+    inner = tuple(slice(a, a + n) for n, (a, _) in zip(x.shape, pairs, strict=True))
+    out = elementwise("copy", value, dtype=x.dtype, out=empty_raw(shape, x.dtype, x.device))
+    fill(out[(*inner, ...)], x.raw)
+    return wrap(out, node=dense("pad", (x,), _pad_vjp, (inner,)))

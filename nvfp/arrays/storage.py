@@ -1,0 +1,93 @@
+"""`Storage`: the memory behind arrays, with a version, and the one door that writes it in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from nvfp.errors import DTypeError, ShapeError, message
+from nvfp.kernels.cast import cast
+from nvfp.kernels.operand import Operand
+
+_watched: ContextVar[list[Storage] | None] = ContextVar("nvfp_watched_writes", default=None)
+
+
+class Storage:
+    """Memory that arrays share: an array and its views and snapshots have one Storage.
+
+    Attributes:
+        raw: the NumPy or CuPy array (or `Operand`) of the array that it was made for.
+        version: how often it has been written in place. Backward compares it with the version at
+            the time of saving; caches of quantized weights use it in their key.
+    """
+
+    __slots__ = ("__weakref__", "raw", "version")
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self.version = 0
+
+    def write_(self, value: Any) -> None:
+        """Replace the contents at their fixed address, and count it.
+
+        This is the only way in which nvfp changes memory that an array shows: for parameters,
+        gradients and state. Code that runs a kernel on ``raw`` itself calls `touch` afterwards.
+
+        Args:
+            value: raw array of the same shape and device, not overlapping; converted to the dtype of
+                ``raw`` (rounding once). For quantized storage an `Operand` of the same format.
+
+        Raises:
+            ShapeError: another shape.
+            DTypeError: quantized storage and dense values, or another format.
+        """
+        if type(self.raw) is Operand:
+            self._write_operand(value)
+        elif self.raw.shape != value.shape:
+            raise ShapeError(message("storage.write_", f"shape {self.raw.shape}", value.shape, "reshape the values"))
+        else:
+            copy_into(self.raw, value)
+        self.touch()
+
+    def touch(self) -> None:
+        """Count a write that a kernel has done on ``raw``."""
+        self.version += 1
+        watched = _watched.get()
+        if watched is not None:
+            watched.append(self)
+
+    def _write_operand(self, value: Any) -> None:
+        have = self.raw
+        if type(value) is not Operand or (value.format, value.shape, value.axis) != (
+            have.format,
+            have.shape,
+            have.axis,
+        ):
+            got = f"{value.format} {value.shape}" if type(value) is Operand else f"{value.dtype} {value.shape}"
+            do = "quantize the values with the same format and axis first"
+            raise DTypeError(message("storage.write_", f"{have.format} {have.shape} on axis {have.axis}", got, do))
+        for target, source in zip(have.arrays(), value.arrays(), strict=True):
+            copy_into(target, source)
+
+
+@contextmanager
+def watch_writes() -> Iterator[list[Storage]]:
+    """Collect every storage that is written inside the block (a captured graph writes them at each replay)."""
+    written: list[Storage] = []
+    token = _watched.set(written)
+    try:
+        yield written
+    finally:
+        _watched.reset(token)
+
+
+def copy_into(target: Any, source: Any) -> None:
+    """Copy raw values into ``target`` (same shape), converting to its dtype."""
+    if type(target) is np.ndarray and target.dtype == source.dtype:
+        np.copyto(target, source)
+    else:
+        cast(source, target.dtype, out=target)

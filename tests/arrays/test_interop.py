@@ -1,0 +1,122 @@
+"""NumPy's protocols: functions of NumPy on Arrays, NumPy arrays beside Arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nvfp as nf
+from nvfp.errors import DTypeError
+
+
+def test_ufuncs_give_arrays() -> None:
+    x = nf.asarray([0.5, 1.0])
+    for name in ("add", "multiply", "power", "arctan2", "maximum", "less", "logical_and", "hypot", "floor_divide"):
+        got = getattr(np, name)(x, x)
+        assert type(got) is nf.Array
+        np.testing.assert_allclose(np.asarray(got), getattr(np, name)(np.asarray(x), np.asarray(x)), rtol=1e-6)
+    for name in ("exp", "absolute", "arcsin", "rint", "negative", "sqrt", "isnan", "tanh"):
+        got = getattr(np, name)(x)
+        assert type(got) is nf.Array
+        np.testing.assert_allclose(np.asarray(got), getattr(np, name)(np.asarray(x)), rtol=1e-6)
+    assert type(np.ones(2, np.float32) + x) is nf.Array and type(np.float64(2) * x) is nf.Array
+    assert type(np.matmul(np.ones((2, 2), np.float32), x)) is nf.Array
+
+
+def test_ufuncs_record_gradients() -> None:
+    x = nf.asarray([0.5, 1.0], requires_grad=True)
+    (np.ones(2, np.float32) * np.exp(x)).sum().backward()
+    assert x.grad is not None
+    np.testing.assert_allclose(np.asarray(x.grad), np.exp([0.5, 1.0]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: np.add.reduce(x),
+        lambda x: np.add(x, x, out=np.zeros(2, np.float32)),
+        lambda x: np.frexp(x),
+        lambda x: np.add.at(x, 0, 1),
+    ],
+)
+def test_ufunc_forms_without_an_equal_are_refused(call: Any) -> None:
+    with pytest.raises(TypeError):
+        call(nf.asarray([0.5, 1.0]))
+
+
+def test_functions_of_both_give_arrays() -> None:
+    x = nf.asarray([[1.0, 2.0], [3.0, 4.0]])
+    for call in (
+        lambda a: np.mean(a, axis=0),
+        lambda a: np.sum(a, 1, keepdims=True),
+        lambda a: np.concatenate([a, a], axis=1),
+        lambda a: np.reshape(a, (4,)),
+        lambda a: np.transpose(a),
+        lambda a: np.where(a > 2, a, 0.0),
+        lambda a: np.stack([a, a]),
+        lambda a: np.argmax(a),
+        lambda a: np.clip(a, 2, 3),
+        lambda a: np.max(a, 0),
+        lambda a: np.squeeze(a[:1]),
+        lambda a: np.tensordot(a, a, 1),
+        lambda a: np.zeros_like(a),
+        lambda a: np.take(a, [1, 0], 1),
+        lambda a: np.tril(a),
+        lambda a: np.roll(a, 1, 0),
+        lambda a: np.tile(a, 2),
+        lambda a: np.repeat(a, 2, 0),
+        lambda a: np.flip(a, 0),
+        lambda a: np.expand_dims(a, 0),
+        lambda a: np.moveaxis(a, 0, 1),
+        lambda a: np.broadcast_to(a, (3, 2, 2)),
+        lambda a: np.outer(a[0], a[1]),
+    ):
+        got, expected = call(x), call(np.asarray(x))
+        assert isinstance(got, nf.Array)
+        np.testing.assert_allclose(np.asarray(got), expected)
+
+
+def test_other_functions_fall_back_to_numpy() -> None:
+    x = nf.asarray([[1.0, 2.0], [3.0, 5.0]])
+    a = np.asarray(x)
+    assert np.percentile(x, 50) == np.percentile(a, 50) and isinstance(np.linalg.inv(x), np.ndarray)
+    np.testing.assert_allclose(np.var(x, ddof=1), np.var(a, ddof=1))
+    np.testing.assert_allclose(np.einsum("ij,jk", x, x), a @ a)
+    np.testing.assert_allclose(np.fft.fft(x), np.fft.fft(a))
+    np.testing.assert_array_equal(x, a)
+    assert np.may_share_memory(x, a) and np.shape(x) == (2, 2)
+    x.requires_grad = True
+    assert np.shape(x) == (2, 2) and np.ndim(x) == 2 and np.size(x) == 4
+    with pytest.raises(DTypeError, match=r"\[numpy\.percentile\] .*use x\.detach\(\) first"):
+        np.percentile(x, 50)
+
+
+def test_asarray() -> None:
+    x = nf.asarray([1.5, 2.5])
+    assert np.asarray(x) is x.raw and np.array(x) is not x.raw and np.asarray(x, dtype="int32").tolist() == [1, 2]
+    assert np.asarray(x, copy=False) is x.raw
+    with pytest.raises(ValueError, match="copy=False"):
+        np.asarray(x, dtype="float64", copy=False)
+    b = nf.asarray([1.5], dtype=nf.bfloat16)
+    assert np.asarray(b).dtype == nf.bfloat16 and nf.asnumpy(b).tolist() == [1.5]
+    assert np.asarray(nf.asarray([1.5], dtype=nf.float8_e5m2)).dtype == nf.float8_e5m2
+    assert nf.asnumpy([1, 2]).tolist() == [1, 2]
+
+
+@pytest.mark.gpu
+def test_cuda_arrays_copy_to_the_host() -> None:
+    x = nf.ones((2,))
+    assert np.asarray(x).tolist() == [1.0, 1.0] and float(x.sum()) == 2.0
+    with pytest.raises(ValueError, match="copy=False"):
+        np.asarray(x, copy=False)
+    with pytest.raises(DTypeError, match=r"x\.to_device\('cpu'\)"):
+        np.percentile(x, 50)
+
+
+def test_quantized_dtype_names_are_told_to_use_astype() -> None:
+    for call in (lambda: np.zeros(3, dtype=nf.nvfp4), lambda: np.ones(3).astype(nf.nvfp4)):
+        with pytest.raises(TypeError, match=r"x\.astype\(nf\.nvfp4\)"):
+            call()
+    assert np.dtype("f4") != nf.nvfp4
