@@ -1,0 +1,107 @@
+"""Checkpoints of a training run: model, optimizer, generators and plain counters in one safetensors file.
+
+A run that is resumed from one continues with the same bits as the run that was not interrupted (on
+the CPU; on CUDA likewise, every kernel of nvfp repeating its bits).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from nvfp.arrays.random import Generator
+from nvfp.errors import FileFormatError, message
+from nvfp.files.tensors import load_with_metadata, save
+from nvfp.nn.module import Module
+from nvfp.optim.adam import AdamW
+
+_KEY = "nvfp.checkpoint"
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    model: Module,
+    optimizer: AdamW | None = None,
+    *,
+    generators: Mapping[str, Generator] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Write everything a run needs to go on.
+
+    Args:
+        path: the file (replaced atomically).
+        model: its parameters and scaling state.
+        optimizer: its moments, master weights, step and hyperparameters.
+        generators: random generators by name; their state goes along.
+        extra: plain values that JSON can hold (step, recipe name, ...).
+
+    Example:
+        >>> import os, tempfile, nvfp as nf
+        >>> path = os.path.join(tempfile.mkdtemp(), "run.safetensors")
+        >>> model = nf.nn.Linear(2, 2, device="cpu")
+        >>> save_checkpoint(path, model, extra={"step": 7})
+        >>> load_checkpoint(path, model)["step"]
+        7
+    """
+    arrays: dict[str, Any] = {f"model.{k}": v for k, v in model.state_dict().items()}
+    if optimizer is not None:
+        arrays.update({f"optimizer.{k}": v for k, v in optimizer.state_dict().items()})
+    content = {
+        "version": 1,
+        "generators": {name: g.state for name, g in (generators or {}).items()},
+        "extra": dict(extra or {}),
+    }
+    save(path, arrays, metadata={_KEY: json.dumps(content)})
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    model: Module,
+    optimizer: AdamW | None = None,
+    *,
+    generators: Mapping[str, Generator] | None = None,
+) -> dict[str, Any]:
+    """Put a saved run back into a model, optimizer and generators made the same way.
+
+    Args:
+        path: what `save_checkpoint` wrote.
+        model: gets the parameters and scaling state.
+        optimizer: gets moments, master weights, step and hyperparameters.
+        generators: by the names they were saved under; each gets its state.
+
+    Returns:
+        The ``extra`` of `save_checkpoint`.
+
+    Raises:
+        FileFormatError: not a checkpoint of nvfp, or a newer version.
+        StateError: names that differ; nothing of that object is changed then.
+
+    Example:
+        >>> import os, tempfile, nvfp as nf
+        >>> path = os.path.join(tempfile.mkdtemp(), "run.safetensors")
+        >>> model, other = (nf.nn.Linear(2, 2, device="cpu") for _ in range(2))
+        >>> save_checkpoint(path, model, extra={"step": 7})
+        >>> load_checkpoint(path, other), bool(nf.all(model.weight == other.weight))
+        ({'step': 7}, True)
+    """
+    arrays, metadata = load_with_metadata(path, device="cpu")
+    content = json.loads(metadata.get(_KEY, "{}"))
+    if content.get("version") != 1:
+        raise FileFormatError(
+            message(
+                "load_checkpoint", "a checkpoint of version 1", content.get("version"), "use nf.load for other files"
+            )
+        )
+    parts: dict[str, dict[str, Any]] = {"model": {}, "optimizer": {}}
+    for key, value in arrays.items():
+        head, _, name = key.partition(".")
+        parts[head][name] = value
+    model.load_state_dict(parts["model"])
+    if optimizer is not None:
+        optimizer.load_state_dict(parts["optimizer"])
+    for name, generator in (generators or {}).items():
+        generator.state = content["generators"][name]
+    extra: dict[str, Any] = content["extra"]
+    return extra

@@ -1,0 +1,193 @@
+"""`save` and `load`: arrays in safetensors files, quantized ones included. No pickle anywhere.
+
+A dense array is one tensor of its own dtype. A QuantizedArray is the tensors ``<name>.codes``,
+``<name>.scale`` (and ``.tensor_scale``), and an entry in the metadata that states its format row,
+axis and shape, so that formats made by users come back too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from safetensors import SafetensorError, TensorSpec, deserialize, serialize_file
+
+from nvfp.arrays.array import Array
+from nvfp.arrays.convert import asarray, asnumpy
+from nvfp.arrays.quantized import QuantizedArray
+from nvfp.dtypes.formats import QuantDType
+from nvfp.errors import FileFormatError, message
+
+# NumPy dtype name -> (name the writer takes, name in the file).
+_TYPES: dict[str, tuple[str, str]] = {
+    "bool": ("bool", "BOOL"),
+    **{f"{s}int{b}": (f"{s}int{b}", f"{'U' if s else 'I'}{b}") for s in ("", "u") for b in (8, 16, 32, 64)},
+    "float16": ("float16", "F16"),
+    "bfloat16": ("bfloat16", "BF16"),
+    "float32": ("float32", "F32"),
+    "float64": ("float64", "F64"),
+    "float8_e4m3fn": ("float8_e4m3fn", "F8_E4M3"),
+    "float8_e5m2": ("float8_e5m2", "F8_E5M2"),
+    "float8_e8m0fnu": ("float8_e8m0fnu", "F8_E8M0"),
+}
+_READ = {file: np.dtype(getattr(ml_dtypes, name, None) or name) for name, (_, file) in _TYPES.items()}
+_QUANTIZED = "nvfp.quantized"
+_SINGLE = "nvfp.array"
+
+
+def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, str] | None = None) -> None:
+    """Write one array or a dict of arrays to a safetensors file, atomically.
+
+    Args:
+        path: the file; an existing one is replaced only when everything is written.
+        arrays: an Array, QuantizedArray or ndarray, or a mapping name -> such.
+        metadata: string pairs to keep beside them.
+
+    Raises:
+        FileFormatError: a dtype that safetensors has no name for.
+
+    Example:
+        >>> import os, tempfile, nvfp as nf
+        >>> path = os.path.join(tempfile.mkdtemp(), "x.safetensors")
+        >>> save(path, {"w": nf.ones((2, 32), device="cpu").astype(nf.mxfp8)})
+        >>> load(path, device="cpu")["w"].dtype
+        nvfp.mxfp8_e4m3
+    """
+    named = dict(arrays) if isinstance(arrays, Mapping) else {_SINGLE: arrays}
+    flat: dict[str, np.ndarray] = {}
+    rows: dict[str, Any] = {}
+    for name, value in named.items():
+        if isinstance(value, QuantizedArray):
+            parts = {
+                "codes": value.operand.codes,
+                "scale": value.operand.scale,
+                "tensor_scale": value.operand.tensor_scale,
+            }
+            for part, raw in parts.items():
+                if raw is not None:
+                    flat[f"{name}.{part}"] = np.asarray(asnumpy(Array._wrap(raw)), order="C")
+            rows[name] = {
+                "format": _row_to_json(value.operand.format),
+                "axis": value.operand.axis,
+                "shape": value.operand.shape,
+            }
+        else:
+            host = asnumpy(value) if isinstance(value, Array) else np.asarray(value)
+            flat[name] = np.asarray(host, order="C")
+    meta = dict(metadata or {})
+    if rows:
+        meta[_QUANTIZED] = json.dumps(rows)
+    _write(Path(path), flat, meta)
+
+
+def load(path: str | os.PathLike[str], *, device: Any = None) -> Any:
+    """Read what `save` wrote (or any safetensors file of dense tensors).
+
+    Args:
+        path: the file.
+        device: where the arrays go; the default device unless given.
+
+    Returns:
+        The single array that was saved, or a dict name -> Array/QuantizedArray.
+
+    Raises:
+        FileNotFoundError: no such file.
+        FileFormatError: not a safetensors file, or an unknown dtype.
+
+    Example:
+        >>> import os, tempfile, nvfp as nf
+        >>> path = os.path.join(tempfile.mkdtemp(), "x.safetensors")
+        >>> save(path, nf.asarray([1.0, 2.0], dtype=nf.bfloat16, device="cpu"))
+        >>> load(path, device="cpu").dtype
+        dtype(bfloat16)
+    """
+    return load_with_metadata(path, device=device)[0]
+
+
+def load_with_metadata(path: str | os.PathLike[str], *, device: Any = None) -> tuple[Any, dict[str, str]]:
+    """Read a file like `load`, with its string metadata beside the arrays.
+
+    Args:
+        path: the file.
+        device: where the arrays go; the default device unless given.
+
+    Returns:
+        (what `load` returns, metadata without nvfp's own entry for quantized arrays).
+
+    Raises:
+        FileNotFoundError: no such file.
+        FileFormatError: not a safetensors file, or an unknown dtype.
+    """
+    flat, metadata = _read(Path(path))
+    out: dict[str, Any] = {}
+    for name, row in json.loads(metadata.pop(_QUANTIZED, "{}")).items():
+        tensor_scale = flat.pop(f"{name}.tensor_scale", None)
+        out[name] = QuantizedArray.from_parts(
+            asarray(flat.pop(f"{name}.codes"), device=device),
+            asarray(flat.pop(f"{name}.scale"), device=device),
+            _row_from_json(row["format"]),
+            axis=row["axis"],
+            shape=tuple(row["shape"]),
+            tensor_scale=None if tensor_scale is None else asarray(tensor_scale, device=device),
+        )
+    out.update({name: asarray(value, device=device) for name, value in flat.items()})
+    return (out[_SINGLE] if list(out) == [_SINGLE] else out), metadata
+
+
+def _write(path: Path, flat: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
+    specs = {}
+    for name, value in flat.items():
+        if value.dtype.name not in _TYPES:
+            raise FileFormatError(
+                message("save", f"a dtype out of {sorted(_TYPES)}", f"{name}: {value.dtype}", "cast it first")
+            )
+        specs[name] = TensorSpec(
+            dtype=_TYPES[value.dtype.name][0],
+            shape=list(value.shape),
+            data_ptr=value.ctypes.data,
+            data_len=value.nbytes,
+        )
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
+    os.close(handle)
+    try:
+        serialize_file(specs, temporary, metadata or None)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    content = path.read_bytes()
+    try:
+        tensors = deserialize(content)
+    except SafetensorError as error:
+        raise FileFormatError(
+            message("load", "a safetensors file", f"{path.name} ({error})", "check the path")
+        ) from error
+    length = int.from_bytes(content[:8], "little")
+    metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+    flat = {}
+    for name, spec in tensors:
+        if spec["dtype"] not in _READ:
+            raise FileFormatError(
+                message("load", f"a dtype out of {sorted(_READ)}", f"{name}: {spec['dtype']}", "convert the file")
+            )
+        flat[name] = np.frombuffer(bytearray(spec["data"]), _READ[spec["dtype"]]).reshape(spec["shape"])
+    return flat, metadata
+
+
+def _row_to_json(row: QuantDType) -> dict[str, Any]:
+    fields = {f.name: getattr(row, f.name) for f in dataclasses.fields(row)}
+    return {**fields, "element": row.element.name, "scale": row.scale.name}
+
+
+def _row_from_json(fields: dict[str, Any]) -> QuantDType:
+    return QuantDType(**fields)

@@ -1,0 +1,1 @@
+"""Fused functions with their gradient rules, one stem a file. Re-exports nothing."""

@@ -1,0 +1,36 @@
+"""Activations as primitives (formulas: te-numerics B8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nvfp.arrays.array import Array, wrap
+from nvfp.autograd.tape import record
+from nvfp.kernels import activation as kernel
+
+
+def activation(x: Array, kind: str = "gelu") -> Array:
+    """Return ``act(x)`` elementwise.
+
+    Args:
+        x: any shape, float32/bfloat16/float16.
+        kind: ``"gelu"`` (tanh form), ``"relu"`` or ``"silu"``.
+
+    Returns:
+        Shape and dtype of ``x``; computed in float32, rounded once.
+
+    Raises:
+        ArgumentError: an unknown kind.
+
+    Example:
+        >>> import nvfp as nf
+        >>> activation(nf.asarray([-1.0, 2.0], device="cpu"), "relu").tolist()
+        [0.0, 2.0]
+    """
+    y = kernel.activation(x.raw, kind)
+    return wrap(y, node=record(kind, (x,), _vjp, saved=(x, kind)))
+
+
+def _vjp(saved: tuple[Any, ...], dy: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
+    x, kind = saved
+    return (wrap(kernel.activation_vjp(x.raw, dy.raw, kind)),)

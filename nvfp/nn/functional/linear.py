@@ -1,0 +1,193 @@
+"""``y = x W^T + b`` and its gradients, under any plan.
+
+One primitive serves every recipe: the plan says what each GEMM operand becomes, the code only
+carries operands. Without a plan the three GEMMs run on the arrays as they are.
+
+    fprop  y  [M,N] = x row  @ (W row)^T           saved: x column copy, W pair (nothing unquantized)
+    dgrad  dx [M,K] = dy row @ W column
+    wgrad  dW [N,K] = (dy column)^T @ x column
+    bias   db [N]   = column sums of dy
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from nvfp.arrays.array import Array, wrap
+from nvfp.autograd.region import collect_after_backward
+from nvfp.autograd.tape import needs_grad, record
+from nvfp.errors import DTypeError, ShapeError, message
+from nvfp.kernels.bias_grad import bias_grad
+from nvfp.kernels.gemm import gemm
+from nvfp.kernels.operand import OperandPair
+from nvfp.recipes.context import current_region
+from nvfp.recipes.operands import quantize_for_gemm
+from nvfp.recipes.plan import LinearPlan, TensorPlan
+from nvfp.recipes.state import DelayedState, update_states
+
+
+@dataclass(frozen=True, slots=True)
+class LinearStates:
+    """The delayed-scaling states of one linear layer.
+
+    Attributes:
+        forward: of input and weight.
+        backward: of the output's gradient.
+        recording: whether amaxes are recorded (not in evaluation mode, which only uses the scales).
+    """
+
+    forward: DelayedState
+    backward: DelayedState
+    recording: bool = True
+
+
+def linear(
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    *,
+    plan: LinearPlan | None = None,
+    states: LinearStates | None = None,
+    weight_pair: OperandPair | None = None,
+) -> Array:
+    """Return ``x W^T + b``.
+
+    Args:
+        x: [..., K], float32/bfloat16/float16.
+        weight: [N, K]. Its dtype equals x's unless a plan quantizes both.
+        bias: [N] or None.
+        plan: what each GEMM operand becomes; None computes in the dtype of ``x``.
+        states: scaling states, needed when the plan uses delayed scaling.
+        weight_pair: the weight already quantized under this plan.
+
+    Returns:
+        [..., N] in the dtype of ``x``.
+
+    Raises:
+        ShapeError: inner lengths or the bias length differ.
+        DTypeError: without a plan, dtypes of x and weight differ.
+
+    Numerics: float32 accumulation (Hopper's FP8 cores keep fewer bits where the plan says fast),
+        one rounding to the output dtype; the bias is added before that rounding.
+
+    Example:
+        >>> import nvfp as nf
+        >>> from nvfp.nn.functional.linear import linear
+        >>> linear(nf.asarray([[1.0, 2.0]], device="cpu"), nf.asarray([[3.0, 4.0]], device="cpu")).item()
+        11.0
+    """
+    _check(x, weight, bias, plan)
+    x2 = x.raw.reshape((math.prod(x.shape[:-1]), x.shape[-1]))
+    out_shape = (*x.shape[:-1], weight.shape[0])
+    b = None if bias is None else bias.raw
+    if plan is None:
+        y = gemm(x2, weight.raw.T, bias=b)
+        node = record("linear", (x, weight, bias), _dense_vjp, saved=(x, weight))
+        return wrap(y.reshape(out_shape), node=node)
+    needs = [needs_grad(a) for a in (x, weight)]
+    x_pair = _forward_pair(x2, plan.x, states, "x", col=needs[1])
+    w_pair = weight_pair or quantize_weight(weight.raw, plan, states, col=needs[0])
+    y = gemm(
+        x_pair.side("row"),
+        w_pair.side("row").T,
+        bias=b,
+        dtype=x.raw.dtype,
+        fast_accumulation=plan.fast_fprop,
+    )
+    x_pair.row = None  # backward reads the column copy only
+    node = record(
+        "linear", (x, weight, bias), _quantized_vjp, saved=(x_pair, w_pair, plan, states, x.shape, weight.raw.dtype)
+    )
+    return wrap(y.reshape(out_shape), node=node)
+
+
+def quantize_weight(raw: Any, plan: LinearPlan, states: LinearStates | None, *, col: bool) -> OperandPair:
+    """Quantize a weight [N, K] under a plan; the column copy is made when backward will want it."""
+    pair = _forward_pair(raw, plan.w, states, "w", col=col)
+    if not col and not plan.w.format.square:
+        # A later call may want the other direction of a cached pair: quantize it again from the source.
+        pair.make = lambda which: quantize_for_gemm(raw, plan.w, row=which == "row", col=which == "col").side(which)
+    return pair
+
+
+def _forward_pair(raw: Any, plan: TensorPlan, states: LinearStates | None, role: str, *, col: bool) -> OperandPair:
+    if states is None:
+        return quantize_for_gemm(raw, plan, row=True, col=col)
+    return quantize_for_gemm(raw, plan, row=True, col=col, state=states.forward, role=role, recording=states.recording)
+
+
+def _dense_vjp(saved: tuple[Any, ...], dy: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
+    x, weight = saved
+    w, shape = weight.raw, x.shape
+    x2 = x.raw.reshape((math.prod(shape[:-1]), shape[-1]))
+    dy2 = dy.raw.reshape((x2.shape[0], w.shape[0]))
+    dx = wrap(gemm(dy2, w, dtype=x2.dtype).reshape(shape)) if needs[0] else None
+    dw = wrap(gemm(dy2.T, x2, dtype=w.dtype)) if needs[1] else None
+    return dx, dw, _bias_gradient(dy2, needs[2])
+
+
+def _quantized_vjp(saved: tuple[Any, ...], dy: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
+    x_pair, w_pair, plan, states, shape, w_dtype = saved
+    dy2 = dy.raw.reshape((math.prod(shape[:-1]), dy.shape[-1]))
+    dx = dw = None
+    if needs[0] or needs[1]:
+        backward = None if states is None else states.backward
+        if backward is not None:
+            _begin_gradient_step(backward)
+        pair = quantize_for_gemm(dy2, plan.dy, row=needs[0], col=needs[1], state=backward, role="dy")
+        if needs[0]:
+            w = w_pair.side("col")
+            dx = wrap(gemm(pair.row, w, dtype=dy2.dtype, fast_accumulation=plan.fast_dgrad).reshape(shape))
+        if needs[1]:
+            x = x_pair.side("col")
+            dw = wrap(gemm(pair.side("col").T, x, dtype=w_dtype, fast_accumulation=plan.fast_wgrad))
+    return dx, dw, _bias_gradient(dy2, needs[2])
+
+
+def _bias_gradient(dy2: Any, needed: bool) -> Array | None:
+    return wrap(bias_grad(dy2)) if needed else None
+
+
+def _begin_gradient_step(state: DelayedState) -> None:
+    """Have the state updated when this backward ends; drop amaxes that a failed backward left."""
+    run = collect_after_backward("delayed scaling", _EndOfBackward)
+    if state not in run.gradients:
+        state.discard()
+        run.gradients.append(state)
+
+
+class _EndOfBackward:
+    """Collects the gradient states of one backward run and updates them in one launch at its end."""
+
+    def __init__(self) -> None:
+        self.gradients: list[DelayedState] = []
+
+    def __call__(self) -> None:
+        update_states(self.gradients)
+        region = current_region()
+        if region is not None:  # a step ends here; outside autocast its exit has ended it
+            region.step.finish()
+
+
+def _check(x: Array, weight: Array, bias: Array | None, plan: LinearPlan | None) -> None:
+    if x.ndim < 1 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
+        raise ShapeError(
+            message(
+                "linear", "x [..., K] and weight [N, K]", f"{x.shape} and {weight.shape}", "make the last lengths equal"
+            )
+        )
+    if bias is not None and bias.shape != (weight.shape[0],):
+        raise ShapeError(
+            message("linear", f"bias ({weight.shape[0]},)", bias.shape, "give one value per output feature")
+        )
+    if plan is None and x.dtype != weight.dtype:
+        raise DTypeError(
+            message(
+                "linear",
+                "x and weight of one dtype outside autocast",
+                f"{x.dtype} and {weight.dtype}",
+                f"cast with x.astype(nf.{weight.dtype}), or make the module with dtype=nf.{x.dtype}",
+            )
+        )

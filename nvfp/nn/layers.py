@@ -1,0 +1,159 @@
+"""Small layers: Embedding, activations, Sequential and the GELU MLP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nvfp.arrays.array import Array, parameter
+from nvfp.arrays.random import Generator
+from nvfp.dtypes.dense import float32
+from nvfp.nn._init import Init, normal
+from nvfp.nn.functional.activation import activation
+from nvfp.nn.functional.embedding import embedding
+from nvfp.nn.linear import Linear
+from nvfp.nn.module import Module
+
+
+class Embedding(Module):
+    """A table [V, H] looked up by integer ids.
+
+    Args:
+        num_embeddings: V.
+        embedding_dim: H.
+        init_method: of the table; default normal with standard deviation 0.02.
+        dtype: of the table.
+        device: of the table.
+        rng: Generator for the initial values.
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.nn.Embedding(10, 4, device="cpu")(nf.asarray([[1, 2, 3]], device="cpu")).shape
+        (1, 3, 4)
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        init_method: Init | None = None,
+        dtype: Any = float32,
+        device: Any = None,
+        rng: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.weight = parameter((init_method or normal(0.02))((num_embeddings, embedding_dim), rng, dtype, device))
+
+    def forward(self, ids: Array) -> Array:
+        """Return ``weight[ids]``, [..., H]."""
+        return embedding(self.weight, ids)
+
+    def extra_repr(self) -> str:
+        """Sizes."""
+        return f"{self.num_embeddings}, {self.embedding_dim}"
+
+
+class Activation(Module):
+    """An activation by name (``"gelu"``, ``"relu"``, ``"silu"``).
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.nn.Activation("relu")(nf.asarray([-1.0], device="cpu")).item()
+        0.0
+    """
+
+    def __init__(self, kind: str = "gelu") -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Array) -> Array:
+        """Return ``act(x)``."""
+        return activation(x, self.kind)
+
+    def extra_repr(self) -> str:
+        """Kind."""
+        return self.kind
+
+
+class GELU(Activation):
+    """GELU in its tanh form.
+
+    Example:
+        >>> import nvfp as nf
+        >>> round(nf.nn.GELU()(nf.asarray([1.0], device="cpu")).item(), 4)
+        0.8412
+    """
+
+    def __init__(self) -> None:
+        super().__init__("gelu")
+
+
+class Sequential(Module):
+    """Modules called one after another; parameter names start with their index.
+
+    Example:
+        >>> import nvfp as nf
+        >>> sorted(nf.nn.Sequential(nf.nn.Linear(2, 2, bias=False, device="cpu"), nf.nn.GELU()).parameters())
+        ['0.weight']
+    """
+
+    def __init__(self, *modules: Module) -> None:
+        super().__init__()
+        for i, module in enumerate(modules):
+            setattr(self, str(i), module)
+
+    def forward(self, x: Any) -> Any:
+        """Pass ``x`` through every module."""
+        for module in self._modules.values():
+            x = module(x)
+        return x
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __getitem__(self, index: int) -> Module:
+        modules: list[Module] = list(self._modules.values())
+        return modules[index]
+
+
+class MLP(Module):
+    """Two Linears with an activation between: ``fc2(act(fc1(x)))``.
+
+    Args:
+        in_features: K.
+        hidden_features: F.
+        out_features: N; K unless given.
+        activation: ``"gelu"``, ``"relu"`` or ``"silu"``.
+        bias: of both Linears.
+        dtype: of the parameters.
+        device: of the parameters.
+        rng: Generator for the initial values.
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.nn.MLP(4, 8, device="cpu")(nf.ones((2, 4), device="cpu")).shape
+        (2, 4)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int | None = None,
+        *,
+        activation: str = "gelu",
+        bias: bool = True,
+        dtype: Any = float32,
+        device: Any = None,
+        rng: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        options: dict[str, Any] = {"bias": bias, "dtype": dtype, "device": device, "rng": rng}
+        self.fc1 = Linear(in_features, hidden_features, **options)
+        self.act = Activation(activation)
+        self.fc2 = Linear(hidden_features, out_features or in_features, **options)
+
+    def forward(self, x: Array, is_first_microbatch: bool | None = None) -> Array:
+        """Return ``fc2(act(fc1(x)))``, [..., N]."""
+        return self.fc2(self.act(self.fc1(x, is_first_microbatch)), is_first_microbatch)  # type: ignore[no-any-return]

@@ -1,0 +1,254 @@
+"""`Module`: named parameters, submodules and state; nothing hidden, nothing global."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from nvfp.arrays.array import Array
+from nvfp.arrays.convert import asarray
+from nvfp.errors import ArgumentError, ShapeError, StateError, message
+
+# functional_call puts other arrays in the place of parameters: (id(module), name) -> Array.
+_substitutes: ContextVar[Mapping[tuple[int, str], Array] | None] = ContextVar("nvfp_substitutes", default=None)
+
+
+class Module:
+    """Base of every layer.
+
+    Assigning a parameter (`nf.Array` with ``is_parameter``) or a Module to an attribute registers it
+    under that name. `parameters` and `state_dict` use dotted names, equal to TE's where it has them.
+
+    Example:
+        >>> import nvfp as nf
+        >>> layer = nf.nn.Linear(3, 2, device="cpu", rng=nf.random.default_rng(0, device="cpu"))
+        >>> {name: p.shape for name, p in layer.parameters().items()}
+        {'weight': (2, 3), 'bias': (2,)}
+    """
+
+    def __init__(self) -> None:
+        self.__dict__["_parameters"] = {}
+        self.__dict__["_modules"] = {}
+        self.training = True
+
+    def __setattr__(self, name: str, value: object) -> None:
+        for kind in ("_parameters", "_modules"):
+            self.__dict__[kind].pop(name, None)
+        if isinstance(value, Array) and value.is_parameter:
+            self.__dict__.pop(name, None)
+            self._parameters[name] = value
+        elif isinstance(value, Module):
+            self.__dict__.pop(name, None)
+            self._modules[name] = value
+        else:
+            self.__dict__[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only for names that are not plain attributes: parameters and submodules.
+        own = self.__dict__
+        if name in own.get("_parameters", ()):
+            substitutes = _substitutes.get()
+            if substitutes is not None:
+                return substitutes.get((id(self), name), own["_parameters"][name])
+            return own["_parameters"][name]
+        if name in own.get("_modules", ()):
+            return own["_modules"][name]
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run `forward`."""
+        return self.forward(*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the output; every layer defines it."""
+        raise NotImplementedError(f"{type(self).__name__} defines no forward")
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """Yield (dotted name, module), this one first under the prefix itself."""
+        yield prefix, self
+        for name, module in self._modules.items():
+            yield from module.named_modules(f"{prefix}.{name}" if prefix else name)
+
+    def parameters(self) -> dict[str, Array]:
+        """Return every parameter by dotted name, in the order of registration."""
+        return {
+            f"{prefix}.{name}" if prefix else name: p
+            for prefix, module in self.named_modules()
+            for name, p in module._parameters.items()
+        }
+
+    def extra_state(self) -> dict[str, Any]:
+        """Return this module's own arrays that are not parameters (scaling state), by short name."""
+        return {}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Take back what `extra_state` gave; called only when there is something."""
+        if state:
+            raise StateError(
+                message(
+                    "load_state_dict", f"no extra state for {type(self).__name__}", sorted(state), "drop these keys"
+                )
+            )
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return parameters and scaling state by dotted name; scaling state only where there is some.
+
+        Entries share memory with the module; copy them before training on.
+        """
+        state = dict(self.parameters())
+        for prefix, module in self.named_modules():
+            for name, raw in module.extra_state().items():
+                state[f"{prefix}.{name}" if prefix else name] = Array._wrap(raw)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Copy saved values into the parameters and scaling state; nothing is changed on error.
+
+        Args:
+            state: name -> array (nf.Array or ndarray). ``_extra_state`` keys of TE are ignored.
+            strict: raise when a parameter is missing or a key is unknown. Scaling state may always
+                be absent.
+
+        Raises:
+            StateError: missing or unknown names (strict).
+            ShapeError: a shape that differs.
+        """
+        parameters = self.parameters()
+        given = {k: v for k, v in state.items() if not k.endswith("_extra_state")}
+        extra: dict[str, dict[str, Any]] = {prefix: {} for prefix, _ in self.named_modules()}
+        unknown = []
+        for key, value in given.items():
+            if key in parameters:
+                continue
+            prefix, _, name = (
+                key.partition(".scaling.") if ".scaling." in key else ("", "", key.removeprefix("scaling."))
+            )
+            if "scaling." in key and prefix in extra:
+                extra[prefix][f"scaling.{name}"] = value
+            else:
+                unknown.append(key)
+        missing = [k for k in parameters if k not in given]
+        if strict and (missing or unknown):
+            raise StateError(
+                message(
+                    "load_state_dict",
+                    "exactly the module's names",
+                    f"missing {missing}, unknown {unknown}",
+                    "pass strict=False to load what fits",
+                )
+            )
+        for key, p in parameters.items():
+            if key in given and tuple(given[key].shape) != p.shape:
+                raise ShapeError(
+                    message(
+                        "load_state_dict",
+                        f"{key} of shape {p.shape}",
+                        tuple(given[key].shape),
+                        "load a matching checkpoint",
+                    )
+                )
+        for key, p in parameters.items():
+            if key in given:
+                p.storage.write_(asarray(given[key], dtype=p.dtype, device=p.device).raw)
+        for prefix, module in self.named_modules():
+            if extra[prefix]:
+                module.load_extra_state({k: np.asarray(v) for k, v in extra[prefix].items()})
+
+    def to(self, device: Any = None, dtype: Any = None) -> Module:
+        """Move and/or cast every parameter, keeping the parameter objects; returns the module.
+
+        Args:
+            device: target device or None.
+            dtype: dense floating dtype or None.
+        """
+        for p in self.parameters().values():
+            moved = p.detach()
+            if dtype is not None:
+                moved = moved.astype(dtype)
+            if device is not None:
+                moved = moved.to_device(device)
+            p._rebind(moved.raw)
+            p.grad = None
+        for _, module in self.named_modules():
+            module.moved()
+        return self
+
+    def moved(self) -> None:
+        """Called after `to`; layers drop or move what they cached."""
+
+    def train(self, mode: bool = True) -> Module:
+        """Set training mode on this module and all below; returns the module."""
+        for _, module in self.named_modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Module:
+        """Set evaluation mode; returns the module."""
+        return self.train(False)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters."""
+        for p in self.parameters().values():
+            p.grad = None
+
+    def extra_repr(self) -> str:
+        """What the layer adds to its line of `repr`."""
+        return ""
+
+    def __repr__(self) -> str:
+        lines = [f"({name}): {module!r}".replace("\n", "\n  ") for name, module in self._modules.items()]
+        if not lines:
+            return f"{type(self).__name__}({self.extra_repr()})"
+        return f"{type(self).__name__}({self.extra_repr()}\n  " + "\n  ".join(lines) + "\n)"
+
+
+@contextmanager
+def substituted(module: Module, params: Mapping[str, Array]) -> Iterator[None]:
+    """Read other arrays in the place of parameters inside the block, in this context only."""
+    table = dict(_substitutes.get() or {})
+    known = {
+        f"{prefix}.{name}" if prefix else name: (id(owner), name)
+        for prefix, owner in module.named_modules()
+        for name in owner._parameters
+    }
+    unknown = [name for name in params if name not in known]
+    if unknown:
+        raise ArgumentError(
+            message("functional_call", f"names out of {sorted(known)}", unknown, "pass a dict like model.parameters()")
+        )
+    table.update({known[name]: value for name, value in params.items()})
+    token = _substitutes.set(table)
+    try:
+        yield
+    finally:
+        _substitutes.reset(token)
+
+
+def functional_call(module: Module, params: Mapping[str, Array], *args: Any, **kwargs: Any) -> Any:
+    """Run a module with other arrays in the place of its parameters.
+
+    Args:
+        module: the module; its own parameters are not read where ``params`` names them.
+        params: dotted name -> Array, like ``module.parameters()``; may be a part of them.
+        args: passed to the module.
+        kwargs: passed to the module.
+
+    Returns:
+        What the module returns. Scaling state still belongs to the module.
+
+    Raises:
+        ArgumentError: an unknown name.
+
+    Example:
+        >>> import nvfp as nf
+        >>> layer = nf.nn.Linear(1, 1, bias=False, device="cpu")
+        >>> w = nf.asarray([[2.0]], device="cpu")
+        >>> nf.nn.functional_call(layer, {"weight": w}, nf.asarray([3.0], device="cpu")).item()
+        6.0
+    """
+    with substituted(module, params):
+        return module(*args, **kwargs)

@@ -1,0 +1,213 @@
+"""The built-in recipes, with TE's signatures and defaults. Each is data; `linear_plan` reads it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nvfp.dtypes.formats import fp8_e4m3, mxfp8_e4m3, nvfp4
+from nvfp.errors import ArgumentError, message
+from nvfp.recipes.base import MMParams, Recipe, check_fp8_format, not_built, of_element
+from nvfp.recipes.formats import Format
+from nvfp.recipes.plan import DelayedRule, LinearPlan, TensorPlan
+
+_FAST = MMParams(use_split_accumulator=False)
+_SPLIT = MMParams(use_split_accumulator=True)
+
+
+@dataclass(frozen=True)
+class DelayedScaling(Recipe):
+    """Per-tensor FP8 whose scale comes from the amaxes of past steps.
+
+    ``scale = fp8_max / amax / 2**margin`` with amax the maximum (or the newest) of a history; a step
+    quantizes with the scale from before it, so that no pass over the tensor is needed first.
+
+    Args:
+        margin: powers of two of head room.
+        fp8_format: `Format.HYBRID` (E4M3 forward, E5M2 gradients) or `Format.E4M3`.
+        amax_history_len: steps remembered.
+        amax_compute_algo: ``"max"`` or ``"most_recent"``; callables come with the recipes issue.
+        scaling_factor_compute_algo: None; callables come with the recipes issue.
+        reduce_amax: reduce amaxes over a process group; there is one process for now.
+        fp8_gemm_fprop: accumulation in fprop (fast by default, as TE).
+        fp8_gemm_dgrad: accumulation in dgrad.
+        fp8_gemm_wgrad: accumulation in wgrad.
+
+    Raises:
+        ArgumentError: a value outside the ranges above.
+        NotBuiltError: a callable algorithm.
+
+    Source: Transformer Engine's recipe of the same name; formulas in te-numerics B2.
+
+    Example:
+        >>> DelayedScaling(margin=0, fp8_format=Format.E4M3).linear_plan().dy.format
+        nvfp.fp8_e4m3
+    """
+
+    margin: int = 0
+    fp8_format: Format = Format.HYBRID
+    amax_history_len: int = 1024
+    amax_compute_algo: Literal["max", "most_recent"] | Callable[..., Any] = "max"
+    scaling_factor_compute_algo: Callable[..., Any] | None = None
+    reduce_amax: bool = True
+    fp8_gemm_fprop: MMParams = field(default=_FAST, kw_only=True)
+    fp8_gemm_dgrad: MMParams = field(default=_SPLIT, kw_only=True)
+    fp8_gemm_wgrad: MMParams = field(default=_SPLIT, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_fp8_format("DelayedScaling", self.fp8_format)
+        if self.amax_history_len < 1:
+            raise ArgumentError(
+                message(
+                    "DelayedScaling", "amax_history_len >= 1", self.amax_history_len, "pass how many steps to remember"
+                )
+            )
+        if callable(self.amax_compute_algo) or self.scaling_factor_compute_algo is not None:
+            raise not_built("DelayedScaling", "a callable algorithm", 'use "max" or "most_recent"')
+        if self.amax_compute_algo not in ("max", "most_recent"):
+            raise ArgumentError(
+                message(
+                    "DelayedScaling",
+                    'amax_compute_algo "max" or "most_recent"',
+                    self.amax_compute_algo,
+                    "pass one of them",
+                )
+            )
+
+    def _linear_plan(self) -> LinearPlan:
+        """Make the plan: all three tensors per-tensor FP8 with delayed scales."""
+        assert not callable(self.amax_compute_algo)
+        forward = TensorPlan(of_element(fp8_e4m3, self.fp8_format.forward), "delayed")
+        gradient = TensorPlan(of_element(fp8_e4m3, self.fp8_format.backward), "delayed")
+        return LinearPlan(
+            x=forward,
+            w=forward,
+            dy=gradient,
+            delayed=DelayedRule(self.amax_history_len, self.amax_compute_algo, self.margin),
+            **_accumulation(self.fp8_gemm_fprop, self.fp8_gemm_dgrad, self.fp8_gemm_wgrad),
+        )
+
+
+@dataclass(frozen=True)
+class Float8CurrentScaling(Recipe):
+    """Per-tensor FP8 whose scale comes from the tensor's own amax (te-numerics B1).
+
+    Args:
+        fp8_format: `Format.HYBRID` or `Format.E4M3`.
+        use_power_2_scales: round the multiplier down to a power of two.
+        amax_epsilon: amaxes below it count as it.
+        fp8_gemm_fprop: accumulation in fprop (fast by default, as TE).
+        fp8_gemm_dgrad: accumulation in dgrad.
+        fp8_gemm_wgrad: accumulation in wgrad.
+
+    Example:
+        >>> Float8CurrentScaling().linear_plan().dy.format
+        nvfp.fp8_e5m2
+    """
+
+    fp8_format: Format = Format.HYBRID
+    use_power_2_scales: bool = False
+    amax_epsilon: float = 0.0
+    fp8_gemm_fprop: MMParams = field(default=_FAST, kw_only=True)
+    fp8_gemm_dgrad: MMParams = field(default=_SPLIT, kw_only=True)
+    fp8_gemm_wgrad: MMParams = field(default=_SPLIT, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_fp8_format("Float8CurrentScaling", self.fp8_format)
+
+    def _linear_plan(self) -> LinearPlan:
+        """Make the plan: all three tensors per-tensor FP8 with current scales."""
+        row = fp8_e4m3.replace(power_of_two_scales=True) if self.use_power_2_scales else fp8_e4m3
+        forward = TensorPlan(of_element(row, self.fp8_format.forward), "current", amax_epsilon=self.amax_epsilon)
+        gradient = TensorPlan(of_element(row, self.fp8_format.backward), "current", amax_epsilon=self.amax_epsilon)
+        return LinearPlan(
+            x=forward,
+            w=forward,
+            dy=gradient,
+            **_accumulation(self.fp8_gemm_fprop, self.fp8_gemm_dgrad, self.fp8_gemm_wgrad),
+        )
+
+
+@dataclass(frozen=True)
+class MXFP8BlockScaling(Recipe):
+    """MXFP8: E8M0 scales for blocks of 32 along the contraction (te-numerics B4).
+
+    Args:
+        margin: present for TE's signature; MXFP8 does not use it.
+        fp8_format: `Format.E4M3` or `Format.HYBRID`.
+        enable_2d_quantization: one scale per 32 x 32 of the weight, so that both of its copies hold
+            the same numbers.
+
+    Example:
+        >>> MXFP8BlockScaling().linear_plan().x.format
+        nvfp.mxfp8_e4m3
+    """
+
+    margin: int = 0
+    fp8_format: Format = Format.E4M3
+    enable_2d_quantization: bool = False
+
+    def __post_init__(self) -> None:
+        check_fp8_format("MXFP8BlockScaling", self.fp8_format)
+
+    def _linear_plan(self) -> LinearPlan:
+        """Make the plan: 1 x 32 blocks for activations and gradients, 1 x 32 or 32 x 32 for weights."""
+        row = of_element(mxfp8_e4m3, self.fp8_format.forward)
+        weight = row.replace(block=(32, 32)) if self.enable_2d_quantization else row
+        gradient = of_element(mxfp8_e4m3, self.fp8_format.backward)
+        return LinearPlan(
+            x=TensorPlan(row, "block"),
+            w=TensorPlan(weight, "block"),
+            dy=TensorPlan(gradient, "block"),
+        )
+
+
+@dataclass(frozen=True)
+class NVFP4BlockScaling(Recipe):
+    """NVFP4: E2M1 in blocks of 16 with E4M3 scales and one float32 per tensor (te-numerics B5).
+
+    Weights use 16 x 16 blocks. The random Hadamard transform and stochastic rounding of TE's default
+    are not built yet and raise by name, so for now pass ``disable_rht=True,
+    disable_stochastic_rounding=True``.
+
+    Args:
+        disable_rht: leave out the random Hadamard transform of the wgrad operands.
+        disable_stochastic_rounding: round gradients to nearest.
+        disable_2d_quantization: 1 x 16 blocks for weights too.
+
+    Raises:
+        NotBuiltError: Hadamard or stochastic rounding left on.
+
+    Example:
+        >>> recipe = NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True)
+        >>> recipe.linear_plan().w.format.block
+        (16, 16)
+    """
+
+    disable_rht: bool = False
+    disable_stochastic_rounding: bool = False
+    disable_2d_quantization: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.disable_rht:
+            raise not_built("NVFP4BlockScaling", "the random Hadamard transform", "pass disable_rht=True for now")
+        if not self.disable_stochastic_rounding:
+            raise not_built("NVFP4BlockScaling", "stochastic rounding", "pass disable_stochastic_rounding=True for now")
+
+    def _linear_plan(self) -> LinearPlan:
+        """Make the plan: 1 x 16 blocks for activations and gradients, 16 x 16 for weights."""
+        weight = nvfp4 if self.disable_2d_quantization else nvfp4.replace(block=(16, 16))
+        return LinearPlan(
+            x=TensorPlan(nvfp4, "block"),
+            w=TensorPlan(weight, "block"),
+            dy=TensorPlan(nvfp4, "block"),
+        )
+
+
+def _accumulation(fprop: MMParams, dgrad: MMParams, wgrad: MMParams) -> dict[str, Any]:
+    return {
+        "fast_fprop": not fprop.use_split_accumulator,
+        "fast_dgrad": not dgrad.use_split_accumulator,
+        "fast_wgrad": not wgrad.use_split_accumulator,
+    }

@@ -1,0 +1,70 @@
+"""Fused primitives of nn.functional as the tape sees them: values, gradients, second order refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nvfp as nf
+from nvfp.errors import GradientError
+from nvfp.nn.functional.activation import activation
+from nvfp.nn.functional.cross_entropy import cross_entropy
+from nvfp.nn.functional.embedding import embedding
+
+
+@pytest.mark.parametrize("ids", [[1, 1, 3, 1], [[1, 1], [3, 1]]], ids=["flat", "square"])
+def test_h17_embedding_gradient_with_repeated_ids(device: Any, ids: list[Any]) -> None:
+    table = nf.zeros((5, 2))
+    table.requires_grad = True
+    upstream = np.asarray([[1, 2], [3, 4], [5, 6], [7, 8]], np.float32)
+    y = embedding(table, nf.asarray(np.asarray(ids, np.int32)))
+    y.backward(nf.asarray(upstream.reshape(y.shape)))
+    assert np.asarray(table.grad).tolist() == [[0, 0], [11, 14], [0, 0], [5, 6], [0, 0]]
+
+
+def test_h18_ignored_targets_with_label_smoothing(device: Any) -> None:
+    logits = np.asarray([[np.log(3), 0], [5, -5]], np.float32)
+
+    def run(targets: list[int], **kwargs: Any) -> tuple[float, np.ndarray]:
+        x = nf.asarray(logits, requires_grad=True)
+        loss = cross_entropy(x, nf.asarray(np.asarray(targets, np.int32)), **kwargs)
+        loss.backward()
+        return loss.item(), np.asarray(x.grad)
+
+    for reduction in ("mean", "sum"):
+        loss, grad = run([0, -100], label_smoothing=0.2, reduction=reduction)
+        assert loss == pytest.approx(0.39754330131859184, rel=1e-6)
+        np.testing.assert_allclose(grad, [[-0.15, 0.15], [0, 0]], atol=1e-6)
+        assert run([0, -100], reduction=reduction)[0] == pytest.approx(0.28768207245178085, rel=1e-6)
+        loss, grad = run([-100, -100], label_smoothing=0.2, reduction=reduction)
+        assert loss == 0 and not grad.any()
+
+
+def test_cross_entropy_none_keeps_the_shape_of_targets(device: Any) -> None:
+    x = nf.random.default_rng(0).normal(size=(2, 3, 5))
+    x.requires_grad = True
+    loss = cross_entropy(x, nf.asarray(np.zeros((2, 3), np.int32)), reduction="none")
+    assert loss.shape == (2, 3)
+    loss.backward(nf.ones((2, 3)))
+    assert x.grad.shape == x.shape
+
+
+@pytest.mark.parametrize("kind", ["gelu", "relu", "silu"])
+def test_activation_gradient(device: Any, kind: str) -> None:
+    x = nf.asarray(np.linspace(-4, 4, 33, dtype=np.float32), requires_grad=True)
+    activation(x, kind).sum().backward()
+    a = np.linspace(-4, 4, 33)
+    h = 1e-3
+    up, down = (np.asarray(activation(nf.asarray((a + s * h).astype(np.float32)), kind), np.float64) for s in (1, -1))
+    keep = np.abs(a) > 0.01  # relu's corner
+    np.testing.assert_allclose(np.asarray(x.grad)[keep], ((up - down) / (2 * h))[keep], atol=2e-3)
+
+
+def test_fused_rules_refuse_second_order_by_name(device: Any) -> None:
+    def f(x: nf.Array) -> nf.Array:
+        return activation(x, "gelu").sum()
+
+    with pytest.raises(GradientError, match="gelu"):
+        nf.grad(lambda x: nf.grad(f)(x).sum())(nf.asarray([1.0, 2.0]))

@@ -1,0 +1,110 @@
+"""Module: registration, functional_call, moves and casts, no globals."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nvfp as nf
+from nvfp.errors import ArgumentError
+
+
+def test_registration_and_names(device: Any) -> None:
+    model = nf.nn.Sequential(nf.nn.Embedding(8, 4), nf.nn.MLP(4, 6), nf.nn.Linear(4, 8, bias=False))
+    assert list(model.parameters()) == [
+        "0.weight",
+        "1.fc1.weight",
+        "1.fc1.bias",
+        "1.fc2.weight",
+        "1.fc2.bias",
+        "2.weight",
+    ]
+    assert "MLP" in repr(model) and "in_features=4" in repr(model)
+    model[2].weight = nf.parameter(nf.zeros((8, 4)))
+    assert not np.asarray(model.parameters()["2.weight"]).any()
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        model.nothing  # noqa: B018
+
+
+def test_fresh_entropy_and_seeds(device: Any) -> None:
+    a, b = nf.nn.Linear(8, 8), nf.nn.Linear(8, 8)
+    assert not np.array_equal(np.asarray(a.weight), np.asarray(b.weight))
+    c, d = (nf.nn.Linear(8, 8, rng=nf.random.default_rng(3)) for _ in range(2))
+    assert np.array_equal(np.asarray(c.weight), np.asarray(d.weight))
+
+
+def test_functional_call_reads_the_given_parameters(device: Any) -> None:
+    model = nf.nn.MLP(4, 6, rng=nf.random.default_rng(0))
+    x = nf.random.default_rng(1).normal(size=(3, 4))
+    other = {name: nf.zeros_like(p) for name, p in model.parameters().items()}
+    own = np.asarray(model(x))
+    assert not np.asarray(nf.nn.functional_call(model, other, x)).any()
+    assert np.array_equal(np.asarray(model(x)), own)
+    only_bias = {"fc2.bias": nf.ones((4,)) + model.fc2.bias.detach()}
+    np.testing.assert_allclose(np.asarray(nf.nn.functional_call(model, only_bias, x)), own + 1, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ArgumentError, match=r"\[functional_call\] expected names out of"):
+        nf.nn.functional_call(model, {"fc3.bias": nf.ones((4,))}, x)
+
+
+def test_functional_call_in_threads(device: Any) -> None:
+    model = nf.nn.Linear(1, 1, bias=False)
+    x = nf.ones((1, 1))
+    wrong: list[float] = []
+
+    def work(value: float) -> None:
+        params = {"weight": nf.asarray(np.full((1, 1), value, np.float32), device=x.device)}
+        for _ in range(50):
+            got = nf.nn.functional_call(model, params, x).item()
+            if got != value:
+                wrong.append(got)
+
+    threads = [threading.Thread(target=work, args=(float(i),)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
+
+
+def test_value_and_grad_over_parameters_and_input(device: Any) -> None:
+    model = nf.nn.Linear(3, 2, rng=nf.random.default_rng(0))
+    x = nf.random.default_rng(1).normal(size=(5, 3))
+    params = {name: p.detach() for name, p in model.parameters().items()}
+
+    def loss(params: dict[str, nf.Array], x: nf.Array) -> nf.Array:
+        return nf.nn.functional_call(model, params, x).sum()
+
+    value, (grads, dx) = nf.value_and_grad(loss, argnums=(0, 1))(params, x)
+    np.testing.assert_allclose(np.asarray(grads["bias"]), [5, 5])
+    np.testing.assert_allclose(np.asarray(grads["weight"]), np.tile(np.asarray(x).sum(0), (2, 1)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.asarray(dx), np.tile(np.asarray(model.weight).sum(0), (5, 1)), rtol=1e-5, atol=1e-6)
+    assert value.shape == () and model.weight.grad is None
+
+
+def test_to_casts_and_keeps_parameter_objects(device: Any) -> None:
+    model = nf.nn.Linear(4, 4, rng=nf.random.default_rng(0))
+    weight = model.weight
+    assert model.to(dtype=nf.bfloat16) is model
+    assert model.weight is weight and weight.dtype == nf.bfloat16 and weight.requires_grad and weight.is_parameter
+    assert model(nf.ones((1, 4), dtype=nf.bfloat16)).dtype == nf.bfloat16
+    model.to("cpu")
+    assert weight.device == "cpu"
+
+
+def test_train_and_eval_reach_every_module(device: Any) -> None:
+    model = nf.nn.Sequential(nf.nn.MLP(2, 2))
+    model.eval()
+    assert not any(m.training for _, m in model.named_modules())
+    model.train()
+    assert all(m.training for _, m in model.named_modules())
+
+
+def test_zero_grad(device: Any) -> None:
+    model = nf.nn.Linear(2, 2)
+    model(nf.ones((1, 2))).sum().backward()
+    assert model.weight.grad is not None
+    model.zero_grad()
+    assert model.weight.grad is None

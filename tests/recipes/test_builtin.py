@@ -1,0 +1,82 @@
+"""Recipes as data: signatures and defaults of TE, refusals, plans."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from nvfp import recipes
+from nvfp.errors import ArgumentError, NotBuiltError
+from nvfp.recipes import Format, MMParams
+
+NVFP4_FOR_NOW = {"disable_rht": True, "disable_stochastic_rounding": True}
+
+
+def test_defaults_are_transformer_engines() -> None:
+    delayed = recipes.DelayedScaling()
+    assert (delayed.margin, delayed.fp8_format, delayed.amax_history_len) == (0, Format.HYBRID, 1024)
+    assert (delayed.amax_compute_algo, delayed.scaling_factor_compute_algo, delayed.reduce_amax) == ("max", None, True)
+    current = recipes.Float8CurrentScaling()
+    assert (current.fp8_format, current.use_power_2_scales, current.amax_epsilon) == (Format.HYBRID, False, 0.0)
+    mx = recipes.MXFP8BlockScaling()
+    assert (mx.fp8_format, mx.enable_2d_quantization) == (Format.E4M3, False)
+    parameters = inspect.signature(recipes.NVFP4BlockScaling).parameters
+    assert all(
+        parameters[n].default is False
+        for n in ("disable_rht", "disable_stochastic_rounding", "disable_2d_quantization")
+    )
+
+
+@pytest.mark.parametrize("make", [recipes.DelayedScaling, recipes.Float8CurrentScaling])
+def test_accumulation_per_gemm(make: type) -> None:
+    plan = make().linear_plan()
+    assert (plan.fast_fprop, plan.fast_dgrad, plan.fast_wgrad) == (True, False, False)
+    slow = make(fp8_gemm_fprop=MMParams(use_split_accumulator=True)).linear_plan()
+    assert not slow.fast_fprop
+
+
+def test_plans_name_the_formats() -> None:
+    hybrid = recipes.Float8CurrentScaling().linear_plan()
+    assert [p.format.name for p in (hybrid.x, hybrid.w, hybrid.dy)] == ["fp8_e4m3", "fp8_e4m3", "fp8_e5m2"]
+    mx = recipes.MXFP8BlockScaling(fp8_format=Format.HYBRID, enable_2d_quantization=True).linear_plan()
+    assert mx.dy.format.name == "mxfp8_e5m2" and mx.w.format.block == (32, 32) and mx.x.format.block == 32
+    nv = recipes.NVFP4BlockScaling(**NVFP4_FOR_NOW).linear_plan()
+    assert nv.w.format.block == (16, 16) and nv.x.format.block == 16
+    flat = recipes.NVFP4BlockScaling(**NVFP4_FOR_NOW, disable_2d_quantization=True).linear_plan()
+    assert flat.w.format.block == 16
+
+
+@pytest.mark.parametrize("name", ["DelayedScaling", "Float8CurrentScaling", "MXFP8BlockScaling"])
+@pytest.mark.parametrize("bad", [Format.E5M2, Format.E2M1, "E4M3"])
+def test_formats_that_do_not_train_are_refused(name: str, bad: object) -> None:
+    with pytest.raises(ArgumentError, match=rf"\[{name}\] expected fp8_format"):
+        getattr(recipes, name)(fp8_format=bad)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "text"),
+    [
+        ({}, "Hadamard"),
+        ({"disable_rht": True}, "stochastic rounding"),
+        ({"disable_stochastic_rounding": True}, "Hadamard"),
+    ],
+)
+def test_nvfp4_says_what_is_not_built(kwargs: dict[str, bool], text: str) -> None:
+    with pytest.raises(NotBuiltError, match=text):
+        recipes.NVFP4BlockScaling(**kwargs)
+
+
+@pytest.mark.parametrize("kwargs", [{"amax_history_len": 0}, {"amax_compute_algo": "median"}])
+def test_bad_delayed_arguments(kwargs: dict[str, object]) -> None:
+    with pytest.raises(ArgumentError, match="DelayedScaling"):
+        recipes.DelayedScaling(**kwargs)
+
+
+def test_callables_are_refused_by_name() -> None:
+    with pytest.raises(NotBuiltError, match="callable"):
+        recipes.DelayedScaling(amax_compute_algo=max)
+
+
+def test_recipes_are_frozen_and_hashable() -> None:
+    assert len({recipes.DelayedScaling(), recipes.DelayedScaling(), recipes.DelayedScaling(margin=1)}) == 2
