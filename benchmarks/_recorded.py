@@ -1,0 +1,42 @@
+"""Figures of peers that cannot be imported here: measured once on one H200, in milliseconds.
+
+Driver 580.159, CUDA 13.0, cuBLAS 13.1.0.3; random data. TransformerEngine 2.20.2 and torch 2.11: one call
+at a time by CUDA events with a synchronize after each, median of 15. cuBLASLt (first heuristic) and torch's
+matrix products: 12 calls in a row, median of 3 groups. A few percent between runs are noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Key = tuple[str, tuple[int, ...]]  # name of the row, shape
+
+# What the H200 reaches: bytes/s of a large device-to-device copy (read plus written), FLOP/s of cuBLASLt at 8192^3.
+H200_ROOFS = {"copy": 4.25e12, "bfloat16": 780e12, "float8": 1436e12, "float8 fast": 1513e12}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A peer's time in seconds, and the peer's name and version."""
+
+    peer: str
+    seconds: float
+
+
+_TE, _TORCH, _CUBLASLT = "TE 2.20.2", "torch 2.11 compiled", "cuBLASLt 13.1"
+_MATRIX = (16384, 8192)  # bfloat16
+_MS: dict[Key, tuple[str, float]] = {
+    ("quantize fp8 delayed row", _MATRIX): (_TE, 0.1129),
+    ("quantize fp8 delayed row+col", _MATRIX): (_TE, 0.1714),
+    ("quantize fp8 current row", _MATRIX): (_TE, 0.1939),
+    ("quantize fp8 current row+col", _MATRIX): (_TE, 0.2460),
+    ("quantize mxfp8 row", _MATRIX): (_TORCH, 0.197),
+    **{(f"gemm {name}", (n, n, n)): (_CUBLASLT, ms) for n, name, ms in (
+        (4096, "bfloat16", 0.177), (8192, "bfloat16", 1.406), (8192, "bfloat16 + bias", 1.382),
+        (4096, "float8", 0.104), (8192, "float8", 0.766),
+        (4096, "float8 fast", 0.097), (8192, "float8 fast", 0.727),
+        (4096, "float8 accumulate float32", 0.119), (8192, "float8 accumulate float32", 0.825),
+    )},
+}  # fmt: skip
+
+RECORDED = {key: Recorded(peer, ms / 1e3) for key, (peer, ms) in _MS.items()}

@@ -1,0 +1,70 @@
+"""Time `gemm`: dense, FP8 as it is, and block formats expanded where the device cannot multiply them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from _harness import BFLOAT16, FLOAT32, Bench, main
+
+from nvfp.dtypes.formats import QuantDType, fp8_e4m3, mxfp8, nvfp4
+from nvfp.kernels.gemm import gemm
+from nvfp.kernels.operand import Operand
+from nvfp.kernels.quantize import quantize
+
+
+def bench(b: Bench) -> None:
+    for n in b.size((4096, 8192), (4096,), (1024,), (512,)):
+        _cube(b, n)
+    small, out = b.normal((128, 128)), b.empty((128, 128))
+    b.host("gemm bfloat16, cached, into out", partial(gemm, small, small, out=out), limit=13)
+    x = _row(small, fp8_e4m3)
+    b.host("gemm fp8, cached, into out", partial(gemm, x, x.T, out=out), limit=13)
+    b.host("gemm fp8, cached", partial(gemm, x, x.T, dtype=BFLOAT16))
+
+
+def _cube(b: Bench, n: int) -> None:
+    """Y [n, n] = x [n, k] w [n, k]^T with k = n: the forward product of a Linear."""
+    x, w, bias, out = b.normal((n, n)), b.normal((n, n)), b.normal((n,)), b.empty((n, n))
+
+    def row(name: str, call: Any, roof: str, peer: Any = None) -> None:
+        b.row(f"gemm {name} {n}^3", call, flops=2 * n**3, roof=roof, peer=peer, known=(f"gemm {name}", (n, n, n)))
+
+    def matmul(torch: Any) -> Any:
+        return partial(torch.matmul, b.tensor(x), b.tensor(w).t())
+
+    row("bfloat16", partial(gemm, x, w.T, out=out), "bfloat16", matmul)
+    row("bfloat16 + bias", partial(gemm, x, w.T, bias=bias, out=out), "bfloat16")
+    if not b.cuda:
+        wide = b.normal((n, n), FLOAT32)
+        row(
+            "float32",
+            partial(gemm, wide, wide.T),
+            "float32",
+            lambda torch: partial(torch.matmul, b.tensor(wide), b.tensor(wide).t()),
+        )
+    x8, w8 = _row(x, fp8_e4m3), _row(w, fp8_e4m3)
+    for fast in (True, False) if b.cuda else (False,):
+        name = "float8 fast" if fast else "float8"
+        peer = partial(_scaled_mm, b, x8, w8, fast)
+        row(name, partial(gemm, x8, w8.T, out=out, fast_accumulation=fast), name, peer)
+    total = b.xp.zeros((n, n), FLOAT32)
+    row("float8 accumulate float32", partial(gemm, x8, w8.T, out=total, accumulate=True), "float8")
+    for fmt in (mxfp8, nvfp4):
+        row(f"{fmt}, expanded", partial(gemm, _row(x, fmt), _row(w, fmt).T, out=out), "bfloat16", matmul)
+
+
+def _row(x: Any, fmt: QuantDType) -> Operand:
+    found = quantize(x, fmt).row
+    assert found is not None
+    return found
+
+
+def _scaled_mm(b: Bench, x: Operand, w: Operand, fast: bool, torch: Any) -> Any:
+    left, right = (b.tensor(side.codes, "float8_e4m3fn") for side in (x, w))
+    scales = {"scale_a": b.tensor(x.scale), "scale_b": b.tensor(w.scale)}
+    return partial(torch._scaled_mm, left, right.t(), **scales, out_dtype=torch.bfloat16, use_fast_accum=fast)
+
+
+if __name__ == "__main__":
+    main(bench)

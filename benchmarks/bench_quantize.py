@@ -1,0 +1,61 @@
+"""Time `quantize`: row copies, and row and column copies in one call."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from _harness import Bench, main
+
+from nvfp.dtypes.formats import fp8_e4m3, mxfp8, nvfp4
+from nvfp.kernels.amax import amax
+from nvfp.kernels.operand import OperandPair
+from nvfp.kernels.quantize import quantize
+
+
+def bench(b: Bench) -> None:
+    x = b.normal(b.matrix)
+    scale, seen, largest = b.word(100.0), b.word(), amax(x)
+    # name, format, how often x must be read, arguments
+    cases: tuple[tuple[str, Any, int, dict[str, Any]], ...] = (
+        ("fp8 delayed", fp8_e4m3, 1, {"scale": scale, "amax_out": seen}),
+        ("fp8 current", fp8_e4m3, 2, {}),
+        ("mxfp8", mxfp8, 1, {}),
+        ("mxfp8 tiles128x4", mxfp8, 1, {"scale_layout": "tiles128x4"}),
+        ("nvfp4, amax given", nvfp4, 1, {"amax": largest}),
+        ("nvfp4", nvfp4, 2, {}),
+        ("nvfp4 16x16, amax given", nvfp4.replace(block=(16, 16)), 1, {"amax": largest}),
+    )
+    for name, fmt, reads, arguments in cases:
+        for col in (False, True):
+            call = partial(quantize, x, fmt, col=col, **arguments)
+            title = f"quantize {name} {'row+col' if col else 'row'}"
+            peer = None if col else {"fp8 delayed": _delayed, "fp8 current": _current}.get(name)
+            b.row(
+                title, call, moved=reads * x.nbytes + _written(call()), known=(title, x.shape),
+                peer=None if peer is None else partial(peer, b.tensor, x),
+            )  # fmt: skip
+    small = b.normal((128, 128))
+    b.host("quantize fp8 delayed row+col", partial(quantize, small, fp8_e4m3, col=True, scale=scale), limit=16)
+    b.host("quantize mxfp8 row+col", partial(quantize, small, mxfp8, col=True), limit=16)
+    b.host("quantize nvfp4 row+col", partial(quantize, small, nvfp4, col=True, amax=largest), limit=16)
+
+
+def _written(pair: OperandPair) -> int:
+    return sum(side.nbytes for side in (pair.row, pair.col) if side is not None)
+
+
+def _delayed(tensor: Any, x: Any, torch: Any) -> Any:
+    """torch, eager: scale and cast, without the amax."""
+    t, scale = tensor(x), torch.tensor(100.0, device=tensor(x).device)
+    return lambda: (t * scale).to(torch.float8_e4m3fn)
+
+
+def _current(tensor: Any, x: Any, torch: Any) -> Any:
+    """torch, eager: amax, scale, cast."""
+    t = tensor(x)
+    return lambda: (t * (448.0 / torch.linalg.vector_norm(t, float("inf")))).to(torch.float8_e4m3fn)
+
+
+if __name__ == "__main__":
+    main(bench)
