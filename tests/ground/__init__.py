@@ -1,0 +1,1 @@
+"""The ground floor: devices, capabilities, configuration, the report, CI scripts."""

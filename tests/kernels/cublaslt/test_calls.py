@@ -1,0 +1,196 @@
+"""What the launcher asks cuBLASLt for: which products, how many calls, which plans, and what it does when refused."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nvfp.device import Device
+from nvfp.dtypes.formats import fp8_e4m3, fp8_e5m2, mxfp8_e4m3, nvfp4
+from nvfp.errors import KernelError
+from nvfp.kernels.cublaslt import plan
+from nvfp.kernels.cublaslt.binding import Unsupported
+from nvfp.kernels.cublaslt.problem import GemmProblem
+from nvfp.kernels.cuda import gemm as launcher
+from nvfp.kernels.gemm import gemm
+from tests.kernels.cublaslt.emulator import FakeLt, cuBLASLtError
+from tests.kernels.gemm_operands import BF16, F32, dense, operand, padded
+from tests.kernels.test_gemm import agree
+
+
+def problems() -> list[GemmProblem]:
+    """The records that have plans, oldest first."""
+    return [] if 0 not in plan._plans else list(plan._plans[0]._entries)
+
+
+def fp8_sides(m: int, n: int, k: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(40)
+    return operand(rng, fp8_e4m3, (m, k)), operand(rng, fp8_e5m2, (n, k)).T
+
+
+def test_fp8_goes_in_as_it_is(device: Device, lt: FakeLt) -> None:
+    a, b = fp8_sides(24, 16, 32)
+    agree(device, a, b, "gemm_fp8", dtype=BF16, fast_accumulation=True)
+    (record,) = problems()
+    assert (record.x.dtype, record.w.dtype, record.y.dtype) == ("float8_e4m3fn", "float8_e5m2", "bfloat16")
+    assert record.x.scale == record.w.scale == "SCALAR_32F" and record.fast_accumulation and not record.device_alpha
+    assert str(record).startswith("Y[24, 16] bfloat16 ld 16 align 16 = X[24, 32] float8_e4m3fn ld 32 scale SCALAR_32F")
+    assert len(lt.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "dtype"),
+    [
+        (fp8_e5m2, fp8_e5m2, "bfloat16"),
+        (mxfp8_e4m3, nvfp4, "bfloat16"),
+        (fp8_e4m3.replace(block=128), fp8_e4m3, "float32"),
+        (fp8_e4m3.replace(block=128, power_of_two_scales=True), fp8_e4m3, "bfloat16"),
+    ],
+)
+def test_others_are_expanded(device: Device, left: Any, right: Any, dtype: str) -> None:
+    rng = np.random.default_rng(41)
+    a, b = operand(rng, left, (24, 256)), operand(rng, right, (16, 256)).T
+    if left.power_of_two_scales:
+        a = a.__class__(**{f: getattr(a, f) for f in a.__slots__} | {"scale": np.exp2(np.round(np.log2(a.scale)))})
+    agree(device, a, b)
+    (record,) = problems()
+    assert record.x.dtype == record.w.dtype == dtype and record.x.scale is None
+    assert record.w.transposed and not record.x.transposed  # stored orders are kept
+    assert record.device_alpha == (left.tensor_scale or right.tensor_scale or None in (left.block, right.block))
+
+
+def test_before_8_9_fp8_is_expanded(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "Device", lambda name: SimpleNamespace(compute_capability=(8, 0)))
+    a, b = fp8_sides(24, 16, 32)
+    bias = dense(np.random.default_rng(42), (16,), BF16)
+    agree(device, a, b, bias=bias)
+    assert [r.x.dtype for r in problems()] == ["bfloat16"] and problems()[0].bias == "float32"
+
+
+def test_exact_is_float32(device: Device) -> None:
+    a, b = fp8_sides(24, 16, 32)
+    agree(device, a, b, exact=True)
+    agree(device, a, dense(np.random.default_rng(43), (32, 16), BF16), exact=True)
+    assert [r.x.dtype for r in problems()] == ["float32"] * 2
+
+
+def test_padded_codes_are_not_copied(device: Device) -> None:
+    a, b = fp8_sides(21, 19, 50)
+    pa, pb = padded(a, zeros=True), padded(b.T, zeros=True).T
+    agree(device, pa, pb, "gemm_fp8")
+    (record,) = problems()
+    assert (record.m, record.n, record.k, record.x.ld, record.w.ld, record.y.ld) == (21, 20, 64, 64, 64, 20)
+    call = next(iter(launcher._calls()._entries.values()))
+    assert isinstance(call, launcher._Call) and call.make_x is call.make_w is None
+
+
+def test_rows_of_a_batch_are_one_product(device: Device, lt: FakeLt) -> None:
+    rng = np.random.default_rng(44)
+    agree(device, dense(rng, (3, 4, 5, 8)), dense(rng, (8, 6)))
+    assert lt.calls == [{"stream": 7, "m": 6, "n": 60, "batch": 1}]
+    lt.calls.clear()
+    agree(device, dense(rng, (3, 4, 5, 8)), dense(rng, (3, 4, 8, 6)))
+    agree(device, dense(rng, (5, 8)), dense(rng, (4, 8, 6)))
+    assert [(c["n"], c["batch"]) for c in lt.calls] == [(5, 12), (5, 4)]
+    lt.calls.clear()
+    agree(device, dense(rng, (2, 1, 5, 8)), dense(rng, (3, 8, 6)))
+    assert [(c["n"], c["batch"]) for c in lt.calls] == [(5, 3)] * 2
+    lt.calls.clear()
+    x = operand(rng, fp8_e4m3, (3, 5, 32))
+    agree(device, x, operand(rng, fp8_e4m3, (16, 32)).T, "gemm_fp8")
+    assert [(c["n"], c["batch"]) for c in lt.calls] == [(15, 1)]
+
+
+def test_plans_are_shared_and_pointers_are_not(device: Device, lt: FakeLt) -> None:
+    rng = np.random.default_rng(45)
+    for _ in range(4):
+        a, b = fp8_sides(16, 16, 32)
+        agree(device, a, b, "gemm_fp8", bias=dense(rng, (16,), BF16), dtype=BF16)
+    agree(device, *fp8_sides(16, 16, 32), "gemm_fp8", dtype=BF16)
+    assert len(problems()) == 2 and plan.plan_stats(0).misses == 2
+
+
+def test_a_bias_that_no_epilogue_takes(device: Device, lt: FakeLt) -> None:
+    rng = np.random.default_rng(46)
+    lt.refuse = ("bias",)
+    a, b, bias = dense(rng, (9, 20), BF16), dense(rng, (20, 12), BF16), dense(rng, (12,), BF16)
+    agree(device, a, b, bias=bias)
+    agree(device, a, b, bias=bias, out=dense(rng, (9, 12), BF16), accumulate=True)
+    agree(device, *fp8_sides(9, 7, 20), "gemm_fp8", bias=dense(rng, (7,), BF16))
+    assert all(r.bias is None and r.accumulate for r in problems())
+    # Float32 even for a bfloat16 result: with beta = 1 cuBLASLt rounds the product before it adds.
+    assert [(r.x.dtype, r.y.dtype) for r in problems()] == [("bfloat16", "float32"), ("float8_e4m3fn", "float32")]
+
+
+def test_fp8_that_has_no_algorithm_is_expanded(device: Device, lt: FakeLt) -> None:
+    lt.refuse = ("fp8",)
+    agree(device, *fp8_sides(9, 7, 20), bias=dense(np.random.default_rng(47), (7,), BF16))
+    assert [r.x.dtype for r in problems()] == ["bfloat16"]
+
+
+def test_refusals_and_failures_name_the_problem(device: Device, lt: FakeLt, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(48)
+    a, b = dense(rng, (9, 20), BF16), dense(rng, (20, 12), BF16)
+    lt.refuse = ("all",)
+    with pytest.raises(Unsupported, match=r"status 15.*Y\[9, 12\] bfloat16 ld 12 align 16 = X\[9, 20\]"):
+        gemm(a, b)
+    lt.refuse = ()
+
+    def fail(*arguments: int) -> None:
+        raise cuBLASLtError(13, "no")
+
+    monkeypatch.setattr(lt, "matmul", fail)
+    with pytest.raises(KernelError, match="status 13"):
+        gemm(a, b)
+    monkeypatch.setattr(lt, "matmul_algo_get_heuristic", fail)
+    with pytest.raises(KernelError, match="status 13") as caught:
+        gemm(a, b, dtype=F32)
+    assert not isinstance(caught.value, Unsupported)
+
+
+def test_workspace_belongs_to_the_stream(device: Device, lt: FakeLt) -> None:
+    rng = np.random.default_rng(49)
+    lt.workspace = 4096
+    for _ in range(2):
+        agree(device, dense(rng, (9, 20)), dense(rng, (20, 12)))
+    state = next(iter(launcher._calls()._entries.values())).plan._state
+    assert list(state._workspaces) == [7]
+
+
+def test_alignments_are_told(device: Device) -> None:
+    rng = np.random.default_rng(50)
+    a, b = dense(rng, (16 * 32 + 1,), BF16)[1:].reshape(16, 32), dense(rng, (32 * 24 + 6,), BF16)[6:].reshape(32, 24)
+    gemm(a, b)
+    (record,) = problems()
+    assert record.x.align == 2 and record.w.align == 4 and record.y.align == 16
+
+
+def test_descriptors_are_per_thread_and_nothing_leaks(device: Device, lt: FakeLt) -> None:
+    rng = np.random.default_rng(51)
+    a, b, bias = dense(rng, (9, 20), BF16), dense(rng, (20, 12), BF16), dense(rng, (12,), BF16)
+    gemm(a, b, bias=bias)
+    descriptors = {h for h, fields in lt.objects.items() if "compute" in fields}
+    thread = threading.Thread(target=lambda: gemm(a, b, bias=bias))
+    thread.start()
+    thread.join()
+    gc.collect()
+    assert {h for h, fields in lt.objects.items() if "compute" in fields} == descriptors and len(descriptors) == 1
+    launcher._calls().clear()
+    plan._plans.clear()
+    gc.collect()
+    assert [fields for fields in lt.objects.values() if fields] == []
+
+
+def test_formats_in_keys_stay_alive(device: Device) -> None:
+    """Calls are known by the identity of a format; another row at the same address must not be taken for it."""
+    rng = np.random.default_rng(52)
+    for i in range(40):
+        fmt = (fp8_e4m3 if i % 2 else mxfp8_e4m3).replace(name=f"row{i}")
+        a, b = operand(rng, fmt, (8, 32)), operand(rng, fmt, (16, 32)).T
+        agree(device, a, b, "gemm_fp8" if i % 2 else "gemm")
+        del a, b, fmt

@@ -1,0 +1,175 @@
+"""The CUDA twins of the dense stems, run on the CPU (see `emulator`): the CPU twins' bits, or the oracle's numbers.
+
+Each test compiles its kernels, so dtypes are few here; a GPU runs all of them through the tests of the contracts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nvfp.kernels.activation import KINDS
+from nvfp.kernels.cpu import (
+    activation as cpu_activation,
+    adam as cpu_adam,
+    bias_grad as cpu_bias_grad,
+    multi_tensor as cpu_multi_tensor,
+)
+from nvfp.kernels.cuda import activation, adam, bias_grad, cross_entropy, embedding, multi_tensor
+from nvfp.kernels.cuda._launch import count_launches
+from tests.kernels.cuda import emulator
+from tests.kernels.dense import BF16, F32, SPECIAL, bits, normal
+from tests.kernels.test_multi_tensor import many
+from tests.oracles import cross_entropy as cross_entropy_oracle, embedding as embedding_oracle
+from tests.tolerances import check
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator.install(monkeypatch)
+
+
+def off_vectors(x: np.ndarray) -> np.ndarray:
+    """The same numbers one element behind a 16-byte address."""
+    buffer = np.empty(x.size + 32, x.dtype)
+    start = -(buffer.ctypes.data // x.dtype.itemsize) % (16 // x.dtype.itemsize) + 1
+    y = buffer[start : start + x.size].reshape(x.shape)
+    y[...] = x
+    return y
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [*zip(KINDS, (F32, BF16, BF16))], ids=str)
+def test_activation_bits(dtype: np.dtype, kind: str) -> None:
+    x = np.concatenate([normal((5003,), dtype, scale=4.0), np.array(SPECIAL, F32).astype(dtype)])
+    dy = normal(x.shape, dtype, 1)
+    for a, b in ((x, dy), (off_vectors(x), dy), (x[:0], dy[:0])):
+        assert np.array_equal(bits(activation.activation(a, kind)), bits(cpu_activation.activation(a, kind)))
+        assert np.array_equal(
+            bits(activation.activation_vjp(a, b, kind)), bits(cpu_activation.activation_vjp(a, b, kind))
+        )
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (1, 1), (130, 8), (700, 40), (65, 33)], ids=str)
+def test_bias_grad_bits(shape: tuple[int, int]) -> None:
+    dy = normal(shape, BF16)
+    assert np.array_equal(bits(bias_grad.bias_grad(dy, dtype=F32)), bits(cpu_bias_grad.bias_grad(dy, dtype=F32)))
+
+
+@pytest.mark.parametrize("mode", ["adamw", "adam_l2"])
+def test_adam_bits(mode: str) -> None:
+    sizes = [0, 1, 5, 4096, 4097, 9001] + [3] * 70  # two tables of tensors
+    params = [normal((n,), BF16, k) for k, n in enumerate(sizes)]
+    grads = [normal((n,), F32, 100 + k) for k, n in enumerate(sizes)]
+    masters = [p.astype(F32) if k % 2 else None for k, p in enumerate(params)]
+    results = []
+    for twin in (adam, cpu_adam):
+        moved: list[list[Any]] = [
+            [x if x is None else (x.copy() if k % 3 else off_vectors(x)) for k, x in enumerate(xs)]
+            for xs in (params, grads, [np.zeros(n, F32) for n in sizes], [np.zeros(n, F32) for n in sizes], masters)
+        ]
+        step = np.zeros((), np.int32)
+        with count_launches() as count:
+            for _ in range(3):
+                twin.adam(*moved, np.array([1e-2, 0.9, 0.95, 1e-8, 0.1], F32), step, mode=mode)
+        assert step == 3
+        assert count.n == (9 if twin is adam else 0)
+        results.append([x for xs in moved for x in xs if x is not None])
+    assert all(np.array_equal(bits(a), bits(b)) for a, b in zip(*results))
+
+
+@pytest.mark.parametrize("algorithm", ["max", "most_recent"])
+def test_amax_history_bits(algorithm: str) -> None:
+    for modules, longest, launches in ((3, 300, 1), (100, 5, 2)):
+        histories, scales, tops = many(modules, modules, longest)
+        results = []
+        for twin in (multi_tensor, cpu_multi_tensor):
+            moved = [[x.copy() for x in xs] for xs in (histories, scales)]
+            with count_launches() as count:
+                twin.amax_history_update(*moved, tops, algorithm=algorithm, margin=1)
+            assert count.n == (launches if twin is multi_tensor else 0)
+            results.append([x for xs in moved for x in xs])
+        assert all(np.array_equal(bits(a), bits(b)) for a, b in zip(*results))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy(smoothing: float) -> None:
+    for rows, vocabulary in ((3, 2), (6, 50), (3, 2051)):
+        x, ids = normal((rows, vocabulary), BF16, scale=3.0), np.arange(rows) % vocabulary
+        ids[1] = -100
+        for logits in (x, off_vectors(x)):
+            for reduction, dloss in (("mean", np.ones(1, F32)), ("none", normal((rows,)))):
+                loss, lse, weight = cross_entropy.cross_entropy(
+                    logits, ids, label_smoothing=smoothing, reduction=reduction
+                )
+                out = logits.copy() if reduction == "mean" else None  # in place
+                given = logits if out is None else out
+                dx = cross_entropy.cross_entropy_vjp(given, ids, lse, weight, dloss, label_smoothing=smoothing, out=out)
+                options = {"label_smoothing": smoothing, "reduction": reduction}
+                check(loss, cross_entropy_oracle.cross_entropy(x, ids, **options), "cross_entropy")
+                check(dx, cross_entropy_oracle.cross_entropy_vjp(x, ids, dloss, **options), "cross_entropy", scale=3)
+
+
+def test_cross_entropy_of_what_has_no_answer() -> None:
+    x, ids = normal((6, 9), BF16), np.array([9, -1, 3, 2, 2, 2])
+    x[3, 3], x[4], x[5, 1] = np.nan, -np.inf, np.inf
+    loss, lse, weight = cross_entropy.cross_entropy(x, ids, reduction="none")
+    dx = cross_entropy.cross_entropy_vjp(x, ids, lse, weight, np.ones(6, F32))
+    assert np.isnan(loss).tolist() == [True, True, False, True, True, True]
+    assert not dx[:2].any()
+    loss, _, weight = cross_entropy.cross_entropy(x, np.full(6, -100))
+    assert (loss, weight) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "rows", "width", "dtype"),
+    [
+        (900, 7, 8, BF16),
+        (40, 5, 3, F32),
+        (1500, 256, 16, BF16),
+        (1200, 300, 3, F32),
+        (700, 3, 1030, F32),
+        (0, 4, 8, BF16),
+    ],
+    ids=str,
+)
+def test_embedding(count: int, rows: int, width: int, dtype: np.dtype) -> None:
+    ids = (np.random.default_rng(0).integers(0, rows, count) * (np.arange(count) % 3 > 0)).astype(np.int64)
+    table, dy = normal((rows, width), dtype), normal((count, width), dtype)
+    assert embedding.embedding(table, ids).tobytes() == table[ids].tobytes()
+    size = 1 + embedding_oracle.embedding_vjp(np.abs(dy), ids, rows)
+    dtable = embedding.embedding_vjp(dy, ids, rows, dtype=dtype)
+    check(dtable, embedding_oracle.embedding_vjp(dy, ids, rows), "embedding", scale=size)
+    if count:
+        bad = ids.copy()
+        bad[[0, count // 2]] = -1, rows
+        good = (bad >= 0) & (bad < rows)
+        check(
+            embedding.embedding_vjp(dy, bad, rows, dtype=dtype),
+            embedding_oracle.embedding_vjp(dy[good], bad[good], rows), "embedding", scale=size,
+        )  # fmt: skip
+        assert np.isnan(embedding.embedding(table, bad)[~good].astype(F32)).all()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 256, 257, 70_000])
+def test_the_sort_is_stable(rows: int) -> None:
+    ids = np.random.default_rng(rows).integers(-1, rows + 1, 2500)  # -1 and rows are left out
+    keys, order, valid = embedding._sorted(ids, rows)
+    kept = np.flatnonzero((ids >= 0) & (ids < rows))
+    wanted = kept[np.argsort(ids[kept], kind="stable")]
+    assert valid == kept.size
+    assert np.array_equal(order[: kept.size], wanted)
+    assert np.array_equal(keys[: kept.size], ids[wanted])
+
+
+def test_constants_of_launchers_and_sources_agree() -> None:
+    """Tables passed by value stay below 4 KiB, and Python's copies of a source's constants are the source's."""
+    assert adam.BATCH.itemsize + 8 < 4096
+    assert multi_tensor.BATCH.itemsize < 4096
+    texts = {m: (emulator.SOURCES / f"{m}.cu").read_text() for m in ("adam", "multi_tensor", "embedding")}
+    assert f"constexpr int ENTRIES = {adam.ENTRIES};" in texts["adam"]
+    assert "THREADS = 256, PER_THREAD = 4, TURNS = 4;" in texts["adam"]
+    assert adam.CHUNK == 256 * 4 * 4
+    assert f"COLUMNS = {multi_tensor.COLUMNS}, RECORDS = {multi_tensor.RECORDS};" in texts["multi_tensor"]
+    assert f"constexpr int DIGITS = {embedding._DIGITS};" in texts["embedding"]

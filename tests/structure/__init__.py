@@ -1,0 +1,1 @@
+"""The shape of the house: layers, stems, public names, documents."""

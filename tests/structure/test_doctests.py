@@ -1,0 +1,21 @@
+"""The examples in docstrings run, on the CPU."""
+
+from __future__ import annotations
+
+import doctest
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+import nvfp
+from tests.structure.tree import modules
+
+WITH_EXAMPLES = [name for name, path in modules().items() if ">>>" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_examples_run(name: str) -> None:
+    module = import_module(name)
+    result = doctest.testmod(module, extraglobs={"nf": nvfp, "np": np}, optionflags=doctest.ELLIPSIS)
+    assert result.failed == 0, f"{result.failed} of {result.attempted} examples of {name} fail (see the output)"

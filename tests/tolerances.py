@@ -1,0 +1,109 @@
+"""How near two results must be: one table, each row with its reason. Bits that are promised stand in no row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+ANY = "any"
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """|actual - expected| <= atol + rtol * |expected|, because of ``reason``.
+
+    ``atol`` is in units of the problem's own scale where the row says so (see `check`).
+    """
+
+    rtol: float
+    atol: float
+    reason: str
+
+
+_GEMM = "float32 accumulation in any order, then one rounding to the output dtype"
+_FAST = "Hopper FP8 tensor cores keep about 14 bits; the error grows with K (2.0e-3 of the scale at K = 8192)"
+_SLOW = "Hopper FP8 without fast accumulation: 1.2e-4 of the scale whatever K"
+_RECIPE = "three GEMMs against float64 over the same quantized operands: GEMM's row plus the output's rounding"
+
+# For gemm and linear rows atol counts in units of (|a| @ |b|): the scale in which float32 sums err.
+TABLE: dict[tuple[str, str], Tolerance] = {
+    ("gemm", "float64"): Tolerance(1e-12, 1e-13, "float64 BLAS"),
+    ("gemm", "float32"): Tolerance(1e-5, 1e-6, _GEMM),
+    ("gemm", "float16"): Tolerance(2.0**-10, 1e-6, _GEMM),
+    ("gemm", "bfloat16"): Tolerance(2.0**-8, 1e-6, _GEMM),
+    ("gemm_fp8", "float32"): Tolerance(1e-5, 2e-4, _SLOW),
+    ("gemm_fp8", "float16"): Tolerance(2.0**-10, 2e-4, _SLOW),
+    ("gemm_fp8", "bfloat16"): Tolerance(2.0**-8, 2e-4, _SLOW),
+    ("gemm_fp8_fast", "float32"): Tolerance(1e-5, 2.5e-3, _FAST),
+    ("gemm_fp8_fast", "float16"): Tolerance(2.0**-10, 2.5e-3, _FAST),
+    ("gemm_fp8_fast", "bfloat16"): Tolerance(2.0**-8, 2.5e-3, _FAST),
+    ("activation", "float64"): Tolerance(1e-12, 1e-12, "tanh and exp of the platform's libm"),
+    ("activation", "float32"): Tolerance(2e-6, 1e-6, "tanh of two libraries, within 2 ulp each"),
+    ("activation", "float16"): Tolerance(2.0**-10, 1e-6, "computed in float32, one rounding"),
+    ("activation", "bfloat16"): Tolerance(2.0**-8, 1e-6, "computed in float32, one rounding"),
+    ("cross_entropy", "float32"): Tolerance(2e-6, 2e-6, "float32 sums of exp in two stages"),
+    ("cross_entropy", "float16"): Tolerance(2.0**-10, 2e-6, "computed in float32, one rounding"),
+    ("cross_entropy", "bfloat16"): Tolerance(2.0**-8, 2e-6, "computed in float32, one rounding"),
+    ("elementwise", "float64"): Tolerance(2e-14, 1e-15, "exp, log, power, trigonometry of two libraries, some ulp"),
+    ("elementwise", "float32"): Tolerance(2e-6, 2e-7, "exp, log, power, trigonometry of two libraries, some ulp"),
+    ("elementwise", "float16"): Tolerance(2.0**-10, 2e-7, "computed in float32, one rounding"),
+    ("elementwise", "bfloat16"): Tolerance(2.0**-8, 2e-7, "computed in float32, one rounding"),
+    ("reduce", "float32"): Tolerance(1e-5, 1e-6, "float32 sums in two stages; atol in units of sum |x|"),
+    ("reduce", "float16"): Tolerance(2.0**-10, 1e-6, "float32 sums, one rounding"),
+    ("reduce", "bfloat16"): Tolerance(2.0**-8, 1e-6, "float32 sums, one rounding"),
+    ("bias_grad", "float32"): Tolerance(1e-5, 1e-6, "float32 sums in two stages; atol in units of sum |dy|"),
+    ("bias_grad", "bfloat16"): Tolerance(2.0**-8, 1e-6, "float32 sums, one rounding"),
+    ("bias_grad", "float16"): Tolerance(2.0**-10, 1e-6, "float32 sums, one rounding"),
+    ("embedding", "float32"): Tolerance(1e-6, 1e-6, "float32 sums per row, in pieces; atol in units of 1 + sum |dy|"),
+    ("embedding", "float16"): Tolerance(2.0**-10, 1e-6, "float32 sums, one rounding"),
+    ("embedding", "bfloat16"): Tolerance(2.0**-8, 1e-6, "float32 sums, one rounding"),
+    ("adam_steps", "float32"): Tolerance(2e-6, 2e-6, "ten steps of float32 arithmetic against float64"),
+    ("adam", "float32"): Tolerance(2 * 2.0**-23, 0.0, "2 ulp per step: sqrt and division are IEEE, order is fixed"),
+    ("normal", "float64"): Tolerance(1e-14, 1e-14, "log, sqrt, sin and cos of two libraries in Box-Muller"),
+    ("normal", "float16"): Tolerance(2.0**-10, 4e-6, "computed in float32, one rounding"),
+    ("normal", "float32"): Tolerance(4e-6, 4e-6, "log, sqrt, sin and cos of two libraries in Box-Muller"),
+    ("normal", "bfloat16"): Tolerance(2.0**-8, 4e-6, "computed in float32, one rounding"),
+    ("linear_bf16", "bfloat16"): Tolerance(2.0**-7, 2e-6, "gemm rows; bias added before the one rounding"),
+    ("linear_fp8", "bfloat16"): Tolerance(2.0**-7, 2.5e-3, _RECIPE + "; fprop accumulates fast on Hopper"),
+    ("linear_mxfp8", "bfloat16"): Tolerance(2.0**-7, 2e-6, _RECIPE),
+    ("linear_nvfp4", "bfloat16"): Tolerance(2.0**-7, 2e-6, _RECIPE),
+}
+
+
+def tolerance(name: str, dtype: Any) -> Tolerance:
+    """Return the row of (name, dtype), or the name's ``any`` row."""
+    key = (name, np.dtype(dtype).name)
+    row = TABLE.get(key) or TABLE.get((name, ANY))
+    if row is None:
+        raise KeyError(f"tests/tolerances.py has no row {key}; add one with its reason")
+    return row
+
+
+def check(actual: Any, expected: Any, name: str, dtype: Any = None, *, scale: Any = 1.0) -> None:
+    """Assert that NumPy array ``actual`` is within its row of ``expected``.
+
+    Args:
+        actual: the result; its dtype picks the row unless ``dtype`` is given.
+        expected: the right values (float64).
+        name: row name.
+        dtype: row dtype.
+        scale: what one unit of atol means, e.g. ``|a| @ |b|`` for a GEMM; broadcasts.
+    """
+    actual = np.asarray(actual)
+    row = tolerance(name, actual.dtype if dtype is None else dtype)
+    a, e = actual.astype(np.float64), np.asarray(expected, np.float64)
+    assert a.shape == e.shape, f"[{name}] expected shape {e.shape}, got {a.shape}"
+    same = (a == e) | (np.isnan(a) & np.isnan(e))
+    limit = row.atol * np.asarray(scale, np.float64) + row.rtol * np.abs(e)
+    with np.errstate(invalid="ignore"):
+        excess = np.where(same, 0.0, np.abs(a - e) / np.maximum(limit, np.finfo(np.float64).tiny))
+    excess = np.where(np.isnan(excess), np.inf, excess)
+    if excess.size and excess.max() > 1:
+        at = np.unravel_index(int(excess.argmax()), a.shape)
+        at = tuple(int(i) for i in at)
+        raise AssertionError(
+            f"[{name}] {int((excess > 1).sum())} of {a.size} values exceed {row}; the worst at {at}: "
+            f"got {a[at]!r}, expected {e[at]!r}, {excess[at]:.3g} times the limit"
+        )
