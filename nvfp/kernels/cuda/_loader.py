@@ -168,17 +168,27 @@ def _nvrtc(text: str, instance: Instance, flags: tuple[str, ...]) -> tuple[bytes
     program = call(nvrtc.nvrtcCreateProgram, text.encode(), instance.source.encode(), 0, [], [])
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
-        log = b" " * call(nvrtc.nvrtcGetProgramLogSize, program)
+        log = _buffer(call(nvrtc.nvrtcGetProgramLogSize, program))
         call(nvrtc.nvrtcGetProgramLog, program, log)
         report = log.rstrip(b"\0 ").decode(errors="replace")
         if int(status) != 0:
             got = f"{status} ({' '.join(flags)})\n{report}\n"
             raise KernelError(message("kernels.cuda", f"{instance} to compile", got, "fix the source or report it"))
-        code = b" " * call(nvrtc.nvrtcGetCUBINSize, program)
+        size = call(nvrtc.nvrtcGetCUBINSize, program)
+        code = _buffer(size)
         call(nvrtc.nvrtcGetCUBIN, program, code)
-        return code, report
+        return code[:size], report
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+def _buffer(size: int) -> bytes:
+    """Return bytes that the binding may write into, of at least ``size``.
+
+    It writes in place. One-byte objects are shared by the whole process, and an empty log is one byte
+    long: a buffer ``b" " * size`` would turn every one-byte ``b" "`` of the process into NUL.
+    """
+    return bytes(size + 2)
 
 
 class Kernel:

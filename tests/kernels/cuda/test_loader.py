@@ -213,3 +213,11 @@ def test_narrow_dtypes_have_no_c_type() -> None:
     assert ctype(np.dtype(ml_dtypes.bfloat16)) == "__nv_bfloat16"
     with pytest.raises(TypeError, match="uint8"):
         ctype(np.dtype(ml_dtypes.float8_e4m3fn))
+
+
+def test_compiling_leaves_the_bytes_that_python_shares_alone() -> None:
+    """NVRTC writes an empty log of one byte into the buffer it is given; b" " of the whole process became NUL."""
+    need_nvrtc()
+    _, log = _loader.compile_cubin(CAST, "sm_90a")
+    assert not log and " ".encode() == bytes([32]) and b"a b".split(b" ") == [b"a", b"b"]
+    assert [bytes([i])[0] for i in range(256)] == list(range(256))
