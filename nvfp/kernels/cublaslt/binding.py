@@ -114,7 +114,14 @@ def first_algorithm(
     preference = lt.matmul_preference_create()
     try:
         wanted = zip(
-            (tm.MAX_WORKSPACE, tm.REDUCTION_SCHEMES, tm.MIN_ALIGNMENT_A, tm.MIN_ALIGNMENT_B, tm.MIN_ALIGNMENT_C, tm.MIN_ALIGNMENT_D),
+            (
+                tm.MAX_WORKSPACE,
+                tm.REDUCTION_SCHEMES,
+                tm.MIN_ALIGNMENT_A,
+                tm.MIN_ALIGNMENT_B,
+                tm.MIN_ALIGNMENT_C,
+                tm.MIN_ALIGNMENT_D,
+            ),
             (WORKSPACE_BYTES, _COMPUTE_TYPE if split_k else 0, *alignments, alignments[2]),
             strict=True,
         )

@@ -64,7 +64,8 @@ def embedding_vjp(dy: Any, ids: Any, rows: int, *, dtype: np.dtype, out: Any | N
         (_THREADS,),
         (keys, valid, np.int32(rows), starts),
     )
-    piece = max(32, 1 << (count.bit_length() // 2 - 1))  # about sqrt(count) / 2: pieces and parts of a row stay few
+    # About sqrt(count) / 2: pieces and parts of a row stay few.
+    piece = max(32, 1 << max(0, count.bit_length() // 2 - 1))
     pieces = -(-count // piece)
     partial = cp.empty((2 * pieces, width), FLOAT32)
     per_thread = row_vector(width, dy.dtype.itemsize, dy, dtable)

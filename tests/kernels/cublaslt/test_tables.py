@@ -20,7 +20,10 @@ DESCRIPTOR = (
     tm.POINTER_MODE, tm.TRANSA, tm.TRANSB, tm.EPILOGUE, tm.BIAS_POINTER, tm.A_SCALE_POINTER, tm.B_SCALE_POINTER,
     tm.FAST_ACCUM, tm.BIAS_DATA_TYPE, tm.A_SCALE_MODE, tm.B_SCALE_MODE,
 )  # fmt: skip
-PREFERENCE = (tm.MAX_WORKSPACE, tm.REDUCTION_SCHEMES, tm.MIN_ALIGNMENT_A, tm.MIN_ALIGNMENT_B, tm.MIN_ALIGNMENT_C, tm.MIN_ALIGNMENT_D)
+PREFERENCE = (
+    tm.MAX_WORKSPACE, tm.REDUCTION_SCHEMES, tm.MIN_ALIGNMENT_A, tm.MIN_ALIGNMENT_B, tm.MIN_ALIGNMENT_C,
+    tm.MIN_ALIGNMENT_D,
+)  # fmt: skip
 
 
 def widths(attributes: tuple[tm.Attribute, ...]) -> dict[int, int]:
@@ -54,7 +57,8 @@ def test_numbers_are_those_of_the_binding() -> None:
     names = {
         lt.MatmulDescAttribute: ("POINTER_MODE", "TRANSA", "TRANSB", "EPILOGUE", "BIAS_POINTER", "A_SCALE_POINTER",
                                  "B_SCALE_POINTER", "FAST_ACCUM", "BIAS_DATA_TYPE", "A_SCALE_MODE", "B_SCALE_MODE"),
-        lt.MatmulPreferenceAttribute: ("MAX_WORKSPACE_BYTES", "REDUCTION_SCHEME_MASK", "MIN_ALIGNMENT_A_BYTES", "MIN_ALIGNMENT_B_BYTES",
+        lt.MatmulPreferenceAttribute: ("MAX_WORKSPACE_BYTES", "REDUCTION_SCHEME_MASK",
+                                       "MIN_ALIGNMENT_A_BYTES", "MIN_ALIGNMENT_B_BYTES",
                                        "MIN_ALIGNMENT_C_BYTES", "MIN_ALIGNMENT_D_BYTES"),
         lt.MatrixLayoutAttribute: ("BATCH_COUNT", "STRIDED_BATCH_OFFSET"),
     }  # fmt: skip
