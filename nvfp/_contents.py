@@ -9,18 +9,12 @@ from nvfp.arrays import random as random
 from nvfp.arrays.array import Array as Array, parameter as parameter
 from nvfp.arrays.convert import array as array, asarray as asarray, asnumpy as asnumpy, from_dlpack as from_dlpack
 from nvfp.arrays.creation import (
-    arange as arange,
     empty as empty,
     empty_like as empty_like,
-    eye as eye,
     full as full,
     full_like as full_like,
-    linspace as linspace,
-    meshgrid as meshgrid,
     ones as ones,
     ones_like as ones_like,
-    tril as tril,
-    triu as triu,
     zeros as zeros,
     zeros_like as zeros_like,
 )
@@ -148,6 +142,14 @@ from nvfp.arrays.functions.shape import (
 )
 from nvfp.arrays.graphs import cuda_graph as cuda_graph
 from nvfp.arrays.quantized import QuantizedArray as QuantizedArray
+from nvfp.arrays.ranges import (
+    arange as arange,
+    eye as eye,
+    linspace as linspace,
+    meshgrid as meshgrid,
+    tril as tril,
+    triu as triu,
+)
 from nvfp.autograd import (
     custom_vjp as custom_vjp,
     enable_grad as enable_grad,

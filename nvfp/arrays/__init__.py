@@ -6,18 +6,12 @@ Importing this package enters every function into `registry`, where operators an
 from nvfp.arrays.array import Array as Array, parameter as parameter
 from nvfp.arrays.convert import asarray as asarray, asnumpy as asnumpy, from_dlpack as from_dlpack
 from nvfp.arrays.creation import (
-    arange as arange,
     empty as empty,
     empty_like as empty_like,
-    eye as eye,
     full as full,
     full_like as full_like,
-    linspace as linspace,
-    meshgrid as meshgrid,
     ones as ones,
     ones_like as ones_like,
-    tril as tril,
-    triu as triu,
     zeros as zeros,
     zeros_like as zeros_like,
 )
@@ -144,4 +138,12 @@ from nvfp.arrays.functions.shape import (
     transpose as transpose,
 )
 from nvfp.arrays.quantized import QuantizedArray as QuantizedArray
+from nvfp.arrays.ranges import (
+    arange as arange,
+    eye as eye,
+    linspace as linspace,
+    meshgrid as meshgrid,
+    tril as tril,
+    triu as triu,
+)
 from nvfp.arrays.storage import Storage as Storage

@@ -322,6 +322,9 @@ def parameter(x: Array, *, requires_grad: bool = True) -> Array:
     Returns:
         A new Array over a contiguous copy; ``x`` does not change with it.
 
+    Raises:
+        DTypeError: no Array, or gradients wanted of a dtype that is not floating.
+
     Example:
         >>> import nvfp as nf
         >>> w = nf.parameter(nf.ones((2,), device="cpu"))
@@ -331,6 +334,10 @@ def parameter(x: Array, *, requires_grad: bool = True) -> Array:
         >>> w.storage.version - version, w.requires_grad
         (1, True)
     """
+    if not isinstance(x, Array):
+        raise DTypeError(message("parameter", "an Array", type(x).__name__, "convert it with nf.asarray"))
+    if requires_grad and not x._differentiable:  # before the copy
+        raise DTypeError(message("parameter", "a floating dtype", x.dtype, "pass requires_grad=False"))
     made = x._own()
     made.is_parameter = True
     made.requires_grad = requires_grad

@@ -12,7 +12,7 @@ from nvfp.arrays.functions.conversion import host, moved
 from nvfp.arrays.registry import nf, public
 from nvfp.device import Device, check_usable, default_device
 from nvfp.dtypes.dense import DENSE, as_dtype, complex64, float32, is_narrow
-from nvfp.errors import ArgumentError, DTypeError, message
+from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels.cast import cast
 
 
@@ -90,9 +90,15 @@ def _read(obj: Any, device: Any) -> tuple[Array, bool]:
         hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray | np.generic)
     ):
         return from_dlpack(obj), False
-    found = np.asarray(_unwrapped(obj))
+    try:
+        found = np.asarray(_unwrapped(obj))
+    except ValueError as error:
+        raise ShapeError(
+            message("asarray", "nested lists of equal lengths", error, "pad them, or make one each")
+        ) from None
     if not isinstance(obj, np.ndarray | np.generic) and found.dtype.isbuiltin == 1:
-        found = found.astype({"f": float32, "c": complex64}.get(found.dtype.kind, found.dtype), copy=False)
+        with np.errstate(over="ignore"):  # beyond float32: inf, as every cast
+            found = found.astype({"f": float32, "c": complex64}.get(found.dtype.kind, found.dtype), copy=False)
     raw = _canonical(found)
     x = wrap(raw.view(np.uint8), raw.dtype) if is_narrow(raw.dtype) else wrap(raw)
     target = default_device() if device is None else Device(device)
@@ -167,6 +173,9 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     """
     if isinstance(x, Array):
         return asarray(x, device=device, copy=copy)
+    if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
+        do = "use nf.asarray for lists and scalars"
+        raise DTypeError(message("from_dlpack", "an array with __dlpack__", type(x).__name__, do))
     raw, dtype = dlpack.take_in(x, copy)
     found = wrap(raw, dtype)
     if device is None or check_usable(device, "from_dlpack") is found.device:

@@ -130,9 +130,6 @@ class Interop:
     def __str__(self) -> str:
         return repr(self)
 
-    def __format__(self, spec: str) -> str:
-        return format(nf.asnumpy(self).item(), spec) if spec else str(self)
-
     def __copy__(self) -> Array:
         return nf.copy(self)
 

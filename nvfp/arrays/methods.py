@@ -23,6 +23,7 @@ class Methods:
 
     if TYPE_CHECKING:
         shape: Any
+        size: Any
         raw: Any
         dtype: Any
         _node: Any
@@ -43,11 +44,16 @@ class Methods:
 
     def item(self) -> Any:
         """Return the only element as a Python scalar (waits for the GPU)."""
+        if self.shape != () and self.size != 1:
+            raise ShapeError(message("item", "one element", f"shape {self.shape}", "use x.tolist(), or index it first"))
         return nf.asnumpy(self).item()
 
     def tolist(self) -> Any:
         """Return nested lists of Python scalars (waits for the GPU)."""
         return nf.asnumpy(self).tolist()
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
 
     # -- shape -----------------------------------------------------------------------------------
 

@@ -48,10 +48,10 @@ class Operators:
         return bool(self._scalar("bool"))
 
     def __int__(self) -> int:
-        return int(self._scalar("int"))
+        return int(self._real("int"))
 
     def __float__(self) -> float:
-        return float(self._scalar("float"))
+        return float(self._real("float"))
 
     def __complex__(self) -> complex:
         return complex(self._scalar("complex"))
@@ -60,6 +60,11 @@ class Operators:
         if np.dtype(self.dtype).kind not in "iu":
             raise DTypeError(message("index", "an integer array", self.dtype, "cast it with x.astype(nf.int64)"))
         return int(self._scalar("index"))
+
+    def _real(self, op: str) -> Any:
+        if np.dtype(self.dtype).kind == "c":
+            raise DTypeError(message(op, "a real array", self.dtype, "take nf.real(x) first"))
+        return self._scalar(op)
 
     def _scalar(self, op: str) -> Any:
         if self.shape != ():

@@ -17,6 +17,7 @@ from nvfp.dtypes.dense import as_dtype, float32, is_narrow
 from nvfp.dtypes.elements import Element
 from nvfp.dtypes.formats import QuantDType
 from nvfp.errors import DTypeError, ShapeError, message
+from nvfp.kernels._check import axis_index
 from nvfp.kernels.operand import Operand, codes_shape, scale_shape
 
 
@@ -131,12 +132,14 @@ class QuantizedArray(Array):
                 message("from_parts", f"{expected} for {format}", tensor_scale, "pass what the format has")
             )
         word = None if tensor_scale is None else nf.asarray(tensor_scale, dtype=float32, device=codes.device).raw
+        if word is not None and word.shape != ():
+            raise ShapeError(message("from_parts", "tensor_scale as a scalar", word.shape, "pass one per tensor"))
         ndim = raw_codes.ndim
-        if ndim and not -ndim <= axis < ndim:
-            raise ShapeError(
-                message("from_parts", f"an axis of {ndim} dimensions", axis, "count from -ndim to ndim - 1")
-            )
-        axis = axis % ndim if ndim else 0
+        if ndim == 0 and (format.block is not None or format.element.packed):
+            raise ShapeError(message("from_parts", f"codes with an axis for {format}", "shape ()", "reshape them"))
+        axis = axis_index("from_parts", axis, ndim) if ndim else 0
+        if shape is not None and (len(shape) != ndim or not all(isinstance(n, int | np.integer) for n in shape)):
+            raise ShapeError(message("from_parts", f"a shape of {ndim} lengths", shape, "leave it out, or correct it"))
         whole = _whole_shape(raw_codes.shape, axis, format, shape)
         expected_scale = scale_shape(format, whole, axis)
         if raw_scale.shape != expected_scale:

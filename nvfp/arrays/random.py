@@ -16,6 +16,7 @@ import numpy as np
 
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.convert import place
+from nvfp.arrays.functions._common import integer, integers, one_axis, real
 from nvfp.arrays.registry import nf
 from nvfp.device import Device, check_usable, default_device
 from nvfp.dtypes.dense import as_dtype, float32, int64, is_narrow
@@ -100,12 +101,17 @@ class Generator:
                 int(value["draws"]),
                 int(value["children"]),
             )
+            if min(numbers[0], *numbers[1], *numbers[2:]) < 0:
+                raise ValueError("a negative number")
         except (KeyError, TypeError, ValueError) as error:
             raise StateError(
                 message("Generator.state", f"the state of a {_NAME} Generator", repr(error), "take it from rng.state")
             ) from error
         with self._lock:
             self._begin(*numbers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (None if self._device is None else str(self._device), self.state)
 
     def spawn(self, n: int) -> list[Generator]:
         """Return ``n`` independent Generators; a later call gives others.
@@ -115,6 +121,9 @@ class Generator:
             >>> len(nf.random.default_rng(0).spawn(3))
             3
         """
+        n = integer("spawn", "n", n)
+        if n < 0:
+            raise ArgumentError(message("spawn", "n >= 0", n, "pass how many"))
         with self._lock:
             first = self._children
             self._children += n
@@ -169,7 +178,7 @@ class Generator:
             >>> nf.random.default_rng(0, device="cpu").normal(size=(2, 3), dtype=nf.bfloat16).dtype
             dtype(bfloat16)
         """
-        if scale < 0:
+        if not real("normal", scale) >= 0:
             raise ArgumentError(message("normal", "scale >= 0", scale, "pass a standard deviation"))
         return self._float("normal", loc, scale, size, dtype, device)
 
@@ -223,7 +232,8 @@ class Generator:
         if isinstance(x, int | np.integer):
             return self._order(int(x), self._place(device))
         x = nf.asarray(x)
-        return nf.take(x, self._order(x.shape[axis], x.device), axis=axis)
+        place = one_axis("permutation", axis, x.ndim)
+        return nf.take(x, self._order(x.shape[place], x.device), axis=place)
 
     def choice(
         self, a: Any, size: Size = None, replace: bool = True, p: Any = None, *, axis: int = 0, device: Any = None
@@ -272,7 +282,7 @@ class Generator:
         return _draw(kind, _shape(size), dtype=dtype, key=key, ordinal=ordinal, low=low, high=high, device=where)
 
     def _float(self, kind: Draw, low: Any, high: Any, size: Size, dtype: Any, device: Any) -> Array:
-        target = as_dtype(dtype)
+        target, low, high = as_dtype(dtype), real(kind, low), real(kind, high)
         if isinstance(target, QuantDType) or is_narrow(target):
             return nf.astype(wrap(self._raw(kind, size, float32, device, low, high)), target)
         return wrap(self._raw(kind, size, target, device, low, high))
@@ -296,7 +306,14 @@ class Generator:
         return chosen
 
 
+def _restored(device: str | None, state: dict[str, Any]) -> Generator:
+    """A Generator that continues another (pickle and copy: a lock does not travel)."""
+    generator = Generator(0, device=device)
+    generator.state = state
+    return generator
+
+
 def _shape(size: Size) -> tuple[int, ...]:
     if size is None:
         return ()
-    return (int(size),) if isinstance(size, int | np.integer) else tuple(int(n) for n in size)
+    return integers("random", "size", size)

@@ -97,10 +97,11 @@ def _detach(tree: Any) -> Any:
 
 def _positions(op: str, argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
     chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    if not chosen or any(not -count <= i < count for i in chosen):
+    fits = all(isinstance(i, int) and -count <= i < count for i in chosen)
+    if not chosen or not fits or len({i % count for i in chosen}) < len(chosen):
         text = f"{argnums} of {count} positional arguments"
         raise ArgumentError(
-            message(op, "argnums that name positional arguments", text, "pass the variables by position")
+            message(op, "argnums that name different positional arguments", text, "pass the variables by position")
         )
     return tuple(i % count for i in chosen)
 

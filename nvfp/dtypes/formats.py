@@ -7,6 +7,7 @@ A new format is a new row (or ``row.replace(...)``); no code asks for a format b
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -37,11 +38,11 @@ class QuantDType:
     """A quantized dtype.
 
     Args:
-        name: how it prints; two rows with equal fields and names are equal.
-        element: format of the codes (row, name or dtype).
+        name: how it prints, by default its fields; two rows with equal fields and names are equal.
+        element: format of the codes (row, name or dtype); required.
         block: length along the block axis that shares a scale, a pair (across, along) for blocks
             over the last two axes, or None for one scale per tensor.
-        scale: format of the block scale: ``float8_e8m0fnu``, ``float32`` or another float format.
+        scale: format of the block scale: ``float8_e8m0fnu``, ``float32`` or another float format; required.
         tensor_scale: True if one float32 decode factor per tensor multiplies the block scales.
             Float32 and E8M0 scales reach every magnitude alone and take none.
         nonfinite: what a block with NaN or inf becomes. ``"nan_block"``: scale and codes NaN.
@@ -60,12 +61,14 @@ class QuantDType:
         4.03125
         >>> QuantDType("fp6_b32", "float6_e2m3fn", 32, "float8_e5m2").scale_family
         'two_level'
+        >>> QuantDType(element="float4_e2m1fn", block=32, scale="float8_e8m0fnu")
+        nvfp.float4_e2m1fn[block=32,scale=float8_e8m0fnu]
     """
 
-    name: str
-    element: Element
-    block: int | tuple[int, int] | None
-    scale: Element
+    name: str = ""
+    element: Element = None  # type: ignore[assignment]  # `as_element` asks for it by name
+    block: int | tuple[int, int] | None = None
+    scale: Element = None  # type: ignore[assignment]
     tensor_scale: bool = False
     nonfinite: Nonfinite = "nan_block"
     power_of_two_scales: bool = False
@@ -80,6 +83,9 @@ class QuantDType:
         for wrong, need, got, do in self._conflicts():
             if wrong:
                 raise ArgumentError(message("QuantDType", need, got, do))
+        if not self.name:
+            told = [f.name for f in dataclasses.fields(self)[2:] if getattr(self, f.name) != f.default]
+            object.__setattr__(self, "name", f"{self.element.name}[{self._fields(told)}]")
 
     def __hash__(self) -> int:
         return hash(self.name)  # equal rows have equal names; rows key caches on every call, so this is kept cheap
@@ -106,9 +112,12 @@ class QuantDType:
         row = dataclasses.replace(self, **changes)
         if "name" in changes:
             return row
-        fields = ((k, getattr(row, k)) for k in changes)  # as the row holds them, not as they were spelled
-        text = ",".join(f"{k}={getattr(v, 'name', v)}" for k, v in fields)
-        return dataclasses.replace(row, name=f"{self.name}[{text.replace(' ', '')}]")
+        return dataclasses.replace(row, name=f"{self.name}[{row._fields(changes)}]")
+
+    def _fields(self, names: Iterable[str]) -> str:
+        """Some fields in words, as the row holds them, not as they were spelled."""
+        values = ((name, getattr(self, name)) for name in names)
+        return ",".join(f"{name}={getattr(value, 'name', value)}" for name, value in values).replace(" ", "")
 
     @property
     def block_shape(self) -> tuple[int, int] | None:

@@ -1,7 +1,8 @@
 """Which dtype a mixed operation computes to: `result_type`.
 
-NumPy's rules, with four additions: Python floats are float32 by default; an integer never widens a float; bfloat16 takes part; narrow and quantized
-dtypes are storage and behave like a Python float. The result is always dense, nothing is requantized silently.
+NumPy's rules, with four additions: Python floats are float32 by default; an integer never widens a float;
+bfloat16 takes part; narrow and quantized dtypes are storage and behave like a Python float. The result is always
+dense, nothing is requantized silently.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nvfp.arrays.random import Generator
-from nvfp.errors import FileFormatError, message
+from nvfp.errors import ArgumentError, DTypeError, FileFormatError, StateError, message
 from nvfp.files.tensors import load_with_metadata, save
 from nvfp.nn.module import Module
 from nvfp.optim.adam import AdamW
@@ -37,6 +37,11 @@ def save_checkpoint(
         generators: random generators by name; their state goes along.
         extra: plain values that JSON can hold (step, recipe name, ...).
 
+    Raises:
+        DTypeError: no Module, AdamW or Generators.
+        ArgumentError: an ``extra`` that JSON cannot hold.
+        OSError: the file cannot be written.
+
     Example:
         >>> import os, tempfile, nvfp as nf
         >>> path = os.path.join(tempfile.mkdtemp(), "run.safetensors")
@@ -45,6 +50,7 @@ def save_checkpoint(
         >>> load_checkpoint(path, model)["step"]
         7
     """
+    _check_kinds("save_checkpoint", model, optimizer, generators)
     arrays: dict[str, Any] = {f"model.{k}": v for k, v in model.state_dict().items()}
     if optimizer is not None:
         arrays.update({f"optimizer.{k}": v for k, v in optimizer.state_dict().items()})
@@ -53,7 +59,12 @@ def save_checkpoint(
         "generators": {name: g.state for name, g in (generators or {}).items()},
         "extra": dict(extra or {}),
     }
-    save(path, arrays, metadata={_KEY: json.dumps(content)})
+    try:
+        text = json.dumps(content)
+    except (TypeError, ValueError) as error:
+        do = "convert arrays and NumPy scalars, e.g. with .item()"
+        raise ArgumentError(message("save_checkpoint", "an extra that JSON can hold", error, do)) from error
+    save(path, arrays, metadata={_KEY: text})
 
 
 def load_checkpoint(
@@ -77,6 +88,7 @@ def load_checkpoint(
     Raises:
         FileFormatError: not a checkpoint of nvfp, or a newer version.
         StateError: names that differ; nothing of that object is changed then.
+        DTypeError: no Module, AdamW or Generators.
 
     Example:
         >>> import os, tempfile, nvfp as nf
@@ -86,6 +98,7 @@ def load_checkpoint(
         >>> load_checkpoint(path, other), bool(nf.all(model.weight == other.weight))
         ({'step': 7}, True)
     """
+    _check_kinds("load_checkpoint", model, optimizer, generators)
     arrays, metadata = load_with_metadata(path, device="cpu")
     content = json.loads(metadata.get(_KEY, "{}"))
     if content.get("version") != 1:
@@ -94,9 +107,15 @@ def load_checkpoint(
                 "load_checkpoint", "a checkpoint of version 1", content.get("version"), "use nf.load for other files"
             )
         )
+    missing = sorted(set(generators or {}) - set(content["generators"]))
+    if missing:
+        got, do = f"no {missing}", "name them as they were saved"
+        raise StateError(message("load_checkpoint", f"generators out of {sorted(content['generators'])}", got, do))
     parts: dict[str, dict[str, Any]] = {"model": {}, "optimizer": {}}
     for key, value in arrays.items():
         head, _, name = key.partition(".")
+        if head not in parts:
+            raise FileFormatError(message("load_checkpoint", "arrays of model and optimizer", key, "save it anew"))
         parts[head][name] = value
     model.load_state_dict(parts["model"])
     if optimizer is not None:
@@ -105,3 +124,15 @@ def load_checkpoint(
         generator.state = content["generators"][name]
     extra: dict[str, Any] = content["extra"]
     return extra
+
+
+def _check_kinds(op: str, model: Any, optimizer: Any, generators: Any) -> None:
+    given = (
+        ("model", model, Module),
+        ("optimizer", optimizer, AdamW | None),
+        ("generators", generators, Mapping | None),
+    )
+    for name, value, kind in given:
+        if not isinstance(value, kind):
+            expected = f"{name} as {getattr(kind, '__name__', kind)}"
+            raise DTypeError(message(op, expected, type(value).__name__, "pass the object itself"))

@@ -23,7 +23,7 @@ from nvfp.arrays.array import Array
 from nvfp.arrays.convert import asarray, asnumpy
 from nvfp.arrays.quantized import QuantizedArray
 from nvfp.dtypes.formats import QuantDType
-from nvfp.errors import FileFormatError, message
+from nvfp.errors import ArgumentError, DTypeError, FileFormatError, ShapeError, message
 
 # NumPy dtype name -> (name the writer takes, name in the file).
 _TYPES: dict[str, tuple[str, str]] = {
@@ -40,6 +40,8 @@ _TYPES: dict[str, tuple[str, str]] = {
 _READ = {file: np.dtype(getattr(ml_dtypes, name, None) or name) for name, (_, file) in _TYPES.items()}
 _QUANTIZED = "nvfp.quantized"
 _SINGLE = "nvfp.array"
+_PARTS = ("codes", "scale", "tensor_scale")
+_RESERVED = ("__metadata__",)  # the header's own key
 
 
 def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, str] | None = None) -> None:
@@ -52,6 +54,9 @@ def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, st
 
     Raises:
         FileFormatError: a dtype that safetensors has no name for.
+        ArgumentError: names that are no strings or collide, or metadata that is not str to str.
+        DTypeError: values that are no arrays.
+        OSError: the file cannot be written.
 
     Example:
         >>> import os, tempfile, nvfp as nf
@@ -64,13 +69,12 @@ def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, st
     flat: dict[str, np.ndarray] = {}
     rows: dict[str, Any] = {}
     for name, value in named.items():
+        if not isinstance(name, str) or name in _RESERVED:
+            got = repr(name)
+            raise ArgumentError(message("save", f"names as str other than {_RESERVED}", got, "rename this array"))
         if isinstance(value, QuantizedArray):
-            parts = {
-                "codes": value.operand.codes,
-                "scale": value.operand.scale,
-                "tensor_scale": value.operand.tensor_scale,
-            }
-            for part, raw in parts.items():
+            for part in _PARTS:
+                raw = getattr(value.operand, part)
                 if raw is not None:
                     flat[f"{name}.{part}"] = np.asarray(asnumpy(Array._wrap(raw)), order="C")
             rows[name] = {
@@ -79,12 +83,20 @@ def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, st
                 "shape": value.operand.shape,
             }
         else:
-            host = asnumpy(value) if isinstance(value, Array) else np.asarray(value)
+            host = asnumpy(asarray(value, device=None if isinstance(value, Array) else "cpu"))
             flat[name] = np.asarray(host, order="C")
+    clash = sorted(f"{n}.{part}" for n in rows for part in _PARTS if f"{n}.{part}" in named)
+    if clash:
+        do = "rename them: a quantized array is saved under these names"
+        raise ArgumentError(message("save", "names that differ from those of codes and scales", clash, do))
     meta = dict(metadata or {})
+    if not all(isinstance(text, str) for pair in meta.items() for text in pair):
+        raise ArgumentError(
+            message("save", "metadata of str to str", repr(metadata), "convert it, e.g. with json.dumps")
+        )
     if rows:
         meta[_QUANTIZED] = json.dumps(rows)
-    _write(Path(path), flat, meta)
+    _write(_as_path("save", path), flat, meta)
 
 
 def load(path: str | os.PathLike[str], *, device: Any = None) -> Any:
@@ -125,20 +137,30 @@ def load_with_metadata(path: str | os.PathLike[str], *, device: Any = None) -> t
         FileNotFoundError: no such file.
         FileFormatError: not a safetensors file, or an unknown dtype.
     """
-    flat, metadata = _read(Path(path))
+    flat, metadata = _read(_as_path("load", path))
     out: dict[str, Any] = {}
-    for name, row in json.loads(metadata.pop(_QUANTIZED, "{}")).items():
-        tensor_scale = flat.pop(f"{name}.tensor_scale", None)
-        out[name] = QuantizedArray.from_parts(
-            asarray(flat.pop(f"{name}.codes"), device=device),
-            asarray(flat.pop(f"{name}.scale"), device=device),
-            _row_from_json(row["format"]),
-            axis=row["axis"],
-            shape=tuple(row["shape"]),
-            tensor_scale=None if tensor_scale is None else asarray(tensor_scale, device=device),
-        )
+    try:
+        for name, row in json.loads(metadata.pop(_QUANTIZED, "{}")).items():
+            parts = {part: asarray(flat.pop(f"{name}.{part}"), device=device) for part in _parts_of(name, flat)}
+            fields = {"axis": row["axis"], "shape": tuple(row["shape"]), "tensor_scale": parts.get("tensor_scale")}
+            out[name] = QuantizedArray.from_parts(
+                parts["codes"], parts["scale"], _row_from_json(row["format"]), **fields
+            )
+    except (KeyError, AttributeError, json.JSONDecodeError, TypeError, ShapeError, ArgumentError) as error:
+        got = f"{Path(path).name} ({error!r})"
+        raise FileFormatError(message("load", "codes and scales as save writes them", got, "write it anew")) from error
     out.update({name: asarray(value, device=device) for name, value in flat.items()})
     return (out[_SINGLE] if list(out) == [_SINGLE] else out), metadata
+
+
+def _parts_of(name: str, flat: Mapping[str, Any]) -> list[str]:
+    return [part for part in _PARTS if f"{name}.{part}" in flat]
+
+
+def _as_path(op: str, path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise DTypeError(message(op, "a path as str or os.PathLike", type(path).__name__, "pass the file first"))
+    return Path(path)
 
 
 def _write(path: Path, flat: dict[str, np.ndarray], metadata: dict[str, str]) -> None:

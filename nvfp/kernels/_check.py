@@ -51,9 +51,11 @@ def axis_index(op: str, axis: int, ndim: int) -> int:
         >>> axis_index("quantize", -1, 3)
         2
     """
+    if isinstance(axis, bool) or not isinstance(axis, int | np.integer):
+        raise DTypeError(message(op, "axis in whole numbers", repr(axis), "pass an int"))
     if not -ndim <= axis < ndim:
         raise ShapeError(message(op, f"an axis of {ndim} dimensions", axis, "count from -ndim to ndim - 1"))
-    return axis % ndim
+    return int(axis) % ndim
 
 
 def check_out(op: str, out: Any | None, shape: tuple[int, ...], dtype: np.dtype) -> None:

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from nvfp.errors import KernelError, MissingDependencyError, NvfpError
 from nvfp.kernels.cuda import _loader
 from nvfp.kernels.cuda._loader import ARCHITECTURES, Instance
-from nvfp.kernels.cuda.instances import instances, one_per_source
+from nvfp.kernels.cuda.instances import IN_FULL, declared, instances, one_per_source
 from nvfp.optional import has, need
 
 _FUNCTION = re.compile(
     r"Function properties for (\w+)\n.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n"
     r".*?Used (\d+) registers"
 )
+
+
+_OTHERS = [arch for arch in ARCHITECTURES if arch not in IN_FULL]
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(map(str, chosen)))
         return 0
     try:
-        archs = options.arch or (list(ARCHITECTURES) if options.all else [_present_architecture()])
-        print(f"{len(chosen)} kernels for {', '.join(archs)} with NVRTC {'.'.join(map(str, _loader.nvrtc_version()))}")
-        failed = _compile([(i, a) for a in archs for i in chosen], report=options.report or options.fail_on_spills)
+        archs = options.arch or (ARCHITECTURES if options.all else [_present_architecture()])
+        jobs = [(i, a) for a in archs for i in chosen] if options.arch or not options.all else declared(chosen)
+        version = ".".join(map(str, _loader.nvrtc_version()))
+        print(f"{len(jobs)} kernels for {', '.join(archs)} with NVRTC {version}")
+        failed = _compile(jobs, report=options.report or options.fail_on_spills)
     except MissingDependencyError as error:
         print(error, file=sys.stderr)
         return 2
@@ -67,7 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m nvfp.kernels.compile", description=__doc__)
     parser.add_argument("--arch", nargs="+", metavar="SM", help="NVRTC targets, e.g. sm_90a (default: the GPU here)")
-    parser.add_argument("--all", action="store_true", help=f"all of {' '.join(ARCHITECTURES)}")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help=f"every kernel for {' and '.join(IN_FULL)}, one of each source for {', '.join(_OTHERS)}",
+    )
     parser.add_argument("--stem", help="only the kernels of one stem, e.g. quantize")
     parser.add_argument("--one-per-source", action="store_true", help="one kernel of each source file")
     parser.add_argument("--report", action="store_true", help="print registers, stack and spills of each kernel")

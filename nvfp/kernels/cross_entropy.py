@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels._check import FLOAT32, check_choice, check_out
 from nvfp.kernels._dense import check_computed, check_range, contiguous, deliver, indices, plain_out
@@ -61,7 +63,7 @@ def cross_entropy(
         >>> round(float(loss), 5), float(weight)
         (0.28768, 1.0)
     """
-    _check("cross_entropy", logits, targets, label_smoothing)
+    _check("cross_entropy", logits, targets, ignore_index, label_smoothing)
     check_choice("cross_entropy", "reduction", reduction, REDUCTIONS)
     shape, vocabulary = targets.shape, logits.shape[-1]
     rows = contiguous(logits).reshape(-1, vocabulary)
@@ -123,7 +125,7 @@ def cross_entropy_vjp(
         [[-0.25, 0.25]]
     """
     op = "cross_entropy_vjp"
-    _check(op, logits, targets, label_smoothing)
+    _check(op, logits, targets, ignore_index, label_smoothing)
     check_out(op, out, logits.shape, logits.dtype)
     for name, value, shapes in (
         ("lse", lse, (targets.shape,)),
@@ -147,12 +149,14 @@ def cross_entropy_vjp(
     return out if target is not None else deliver(dlogits.reshape(logits.shape), out)
 
 
-def _check(op: str, logits: Any, targets: Any, label_smoothing: float) -> None:
+def _check(op: str, logits: Any, targets: Any, ignore_index: int, label_smoothing: float) -> None:
     check_computed(op, "logits", logits)
     if logits.ndim == 0 or logits.shape[:-1] != targets.shape:
         got = f"{logits.shape} and {targets.shape}"
         raise ShapeError(message(op, "logits [..., V] and targets [...]", got, "drop or add axes"))
     if logits.shape[-1] == 0:
         raise ShapeError(message(op, "at least one class", logits.shape, "pass logits [..., V] with V > 0"))
-    if not 0.0 <= label_smoothing <= 1.0:
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int | np.integer):
+        raise DTypeError(message(op, "ignore_index in whole numbers", repr(ignore_index), "pass e.g. -100"))
+    if not isinstance(label_smoothing, int | float | np.floating) or not 0.0 <= label_smoothing <= 1.0:
         raise ArgumentError(message(op, "label_smoothing in [0, 1]", label_smoothing, "choose e.g. 0.1"))

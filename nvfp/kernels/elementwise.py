@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +21,29 @@ _FLOAT64, _COMPLEX64, _COMPLEX128 = np.dtype(np.float64), np.dtype(np.complex64)
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _SCALARS = (bool, int, float, complex)
 Kind = np.dtype | type  # of an argument: the dtype of an array, the Python type of a scalar
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to run: the op, the dtype it computes in, and the result's.
+
+    With ``then_cast`` the kernel gives ``compute`` and `cast` rounds it: from 64 to 16 bits in one rounding.
+    """
+
+    op: str
+    compute: np.dtype
+    result: np.dtype
+    then_cast: bool
+
+    @property
+    def interim(self) -> np.dtype:
+        """The dtype that the kernel writes."""
+        return self.compute if self.then_cast else self.result
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether complex arithmetic is needed."""
+        return self.compute.kind == "c"
 
 
 def elementwise(op: str, *args: Any, dtype: np.dtype | None = None, out: Any | None = None) -> Any:
@@ -60,27 +84,34 @@ def elementwise(op: str, *args: Any, dtype: np.dtype | None = None, out: Any | N
         >>> elementwise("less", np.array([1, 5]), np.array([[3], [9]])).tolist()
         [[True, False], [True, True]]
     """
-    row = _row(op, len(args))
-    arrays = [a for a in args if type(a) not in _SCALARS and not isinstance(a, np.generic)]
-    plain = args if len(arrays) == len(args) else tuple(_scalar(op, a) for a in args)
+    arrays: list[Any] = []
+    kinds: list[Any] = []
+    for a in args:
+        scalar = type(a) in _SCALARS or isinstance(a, np.generic)
+        kinds.append(_scalar_type(a) if scalar else getattr(a, "dtype", None) or kind_of(a))  # kind_of: refuses
+        if not scalar:
+            arrays.append(a)
     if out is not None:
         dtype = out.dtype if dtype is None else dtype
     elif not arrays:
         raise ArgumentError(message(op, "at least one array", f"scalars {args}", "pass an array or out="))
-    compute, result = _resolve(row, tuple(type(a) if type(a) in _SCALARS else a.dtype for a in plain), dtype)
+    choice = _resolve(op, tuple(kinds), dtype)
     shape = _shape(op, arrays, out)
-    check_out(op, out, shape, result)
+    check_out(op, out, shape, choice.result)
     module = backend("elementwise", *arrays, out)
-    if compute.kind == "c" and kind_of(arrays[0] if arrays else out) == "cuda":
-        raise DTypeError(
-            message(op, "real dtypes on CUDA", compute, "compute on x.to_device('cpu'), or real and imaginary parts")
-        )
-    if compute == _FLOAT64 and result in _HALVES:  # 64 to 16 bits in one rounding is cast's business
-        wide = module.elementwise(op, *_typed(row, plain, compute), dtype=_FLOAT64, compute=compute, shape=shape)
-        return cast(wide, result, out=out)
-    if row.name == "bitwise_invert" and compute == _BOOL:
-        op = "logical_not"
-    return module.elementwise(op, *_typed(row, plain, compute), dtype=result, compute=compute, shape=shape, out=out)
+    if choice.is_complex and kind_of(arrays[0] if arrays else out) == "cuda":
+        do = "compute on x.to_device('cpu'), or with real and imaginary parts"
+        raise DTypeError(message(op, "real dtypes on CUDA", choice.compute, do))
+    values = args if len(arrays) == len(args) else _typed(choice, args, kinds)
+    y = module.elementwise(
+        choice.op,
+        *values,
+        dtype=choice.interim,
+        compute=choice.compute,
+        shape=shape,
+        out=None if choice.then_cast else out,
+    )
+    return cast(y, choice.result, out=out) if choice.then_cast else y
 
 
 def _row(op: str, count: int) -> Op:
@@ -95,48 +126,54 @@ def _row(op: str, count: int) -> Op:
     return row
 
 
-def _scalar(op: str, value: Any) -> Any:
-    """A NumPy scalar as the Python scalar of its kind; anything else as it is."""
-    if isinstance(value, np.generic):
-        plain = value.item()
-        value = plain if type(plain) in _SCALARS else float(plain)  # ml_dtypes scalars have no item of their own
-    return value
+def _scalar_type(value: Any) -> type:
+    """The Python type that a Python or NumPy scalar stands for (ml_dtypes' have no item() of their own)."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    return type(plain) if type(plain) in _SCALARS else float
 
 
 def _shape(op: str, arrays: list[Any], out: Any | None) -> tuple[int, ...]:
-    shapes = [a.shape for a in arrays]
-    first: tuple[int, ...] = out.shape if out is not None else shapes[0]
-    if all(s == first for s in shapes):
-        return first
+    first: tuple[int, ...] = out.shape if out is not None else arrays[0].shape
+    for a in arrays:
+        if a.shape != first:
+            return _broadcast(op, first, *(a.shape for a in arrays))
+    return first
+
+
+@lru_cache(maxsize=1024)
+def _broadcast(op: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     try:
-        shape = np.broadcast_shapes(first, *shapes)
+        return np.broadcast_shapes(*shapes)
     except ValueError:
         got = ", ".join(map(str, shapes))
         raise ShapeError(message(op, "shapes that broadcast", got, "insert axes of length 1 or reshape")) from None
-    return shape
 
 
-def _typed(row: Op, args: tuple[Any, ...], compute: np.dtype) -> tuple[Any, ...]:
+def _typed(choice: Choice, args: tuple[Any, ...], kinds: list[Kind]) -> tuple[Any, ...]:
     """The arguments with each scalar as a NumPy scalar of the compute dtype (a condition: bool)."""
+    masks = OPS[choice.op].mask
     return tuple(
-        a if type(a) not in _SCALARS else np.bool_(a) if row.mask and i == 0 else _convert(row.name, a, compute)
-        for i, a in enumerate(args)
+        a if isinstance(k, np.dtype) else np.bool_(a) if masks and i == 0 else _convert(choice, k(a))
+        for i, (a, k) in enumerate(zip(args, kinds))
     )
 
 
-def _convert(op: str, value: Any, compute: np.dtype) -> np.generic:
+def _convert(choice: Choice, value: Any) -> np.generic:
+    compute = choice.compute
     if compute.kind in "iu":
         least = 0 if compute == _UINT64 else -(2**63)
         if not least <= value < least + 2**64:
-            raise ArgumentError(message(op, f"an integer of {compute}", value, "pass a float or a float array"))
+            do = "pass a float or a float array"
+            raise ArgumentError(message(choice.op, f"an integer of {compute}", value, do))
         return compute.type(value)  # type: ignore[no-any-return]
     with np.errstate(over="ignore"):  # 1e300 is inf in float32
         return compute.type(value)  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=4096)
-def _resolve(row: Op, kinds: tuple[Kind, ...], dtype: np.dtype | None) -> tuple[np.dtype, np.dtype]:
-    """The compute dtype and the result dtype of one op over these kinds of arguments."""
+def _resolve(op: str, kinds: tuple[Kind, ...], dtype: np.dtype | None) -> Choice:
+    """Choose the dtypes of one op over these kinds of arguments."""
+    row = _row(op, len(kinds))
     if row.mask and kinds[0] not in (_BOOL, bool):
         raise DTypeError(message(row.name, "a bool condition", kinds[0], "compare it with 0 first"))
     values = kinds[1:] if row.mask else kinds
@@ -154,10 +191,10 @@ def _resolve(row: Op, kinds: tuple[Kind, ...], dtype: np.dtype | None) -> tuple[
     result = _default(row, compute, dtypes) if dtype is None else dtype
     least = "b" if row.result == "bool" else "f" if row.result == "real" and compute.kind == "c" else _letter(compute)
     if "bifc".index(_letter(result)) < "bifc".index(least):
-        raise DTypeError(
-            message(row.name, f"a result dtype of kind {_words(least)}", result, "cast the result afterwards")
-        )
-    return compute, result
+        expected = f"a result dtype of kind {_words(least)}"
+        raise DTypeError(message(row.name, expected, result, "cast the result afterwards"))
+    same = "logical_not" if op == "bitwise_invert" and compute == _BOOL else op
+    return Choice(same, compute, result, then_cast=compute == _FLOAT64 and result in _HALVES)
 
 
 def _compute(row: Op, dtypes: tuple[np.dtype, ...], scalars: set[type]) -> np.dtype:

@@ -172,7 +172,7 @@ def other_side(pair: OperandPair, which: Literal["row", "col"]) -> Operand:
     )
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024, typed=True)  # typed: 1.0 and True must not find what was kept for 1
 def _resolve(
     fmt: QuantDType,
     ndim: int,

@@ -76,7 +76,7 @@ def random(
     Example:
         >>> import numpy as np
         >>> random("bits", (4,), dtype=np.dtype(np.uint32), key=0, ordinal=0).tolist()
-        [1713891541, 3781805453, 3159862348, 2601524440]
+        [1713891541, 3781805453, 3159862348, 2600524760]
         >>> random("integers", (5,), dtype=np.dtype(np.int64), key=7, ordinal=1, low=0, high=10).tolist()
         [6, 6, 2, 9, 3]
     """

@@ -6,7 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from nvfp.arrays.array import Array
+from nvfp.arrays.functions._common import integer
 from nvfp.arrays.random import Generator, default_rng
+from nvfp.errors import ArgumentError, DTypeError, message
+
+
+def count(layer: str, name: str, value: Any) -> int:
+    """Return a number of features: an int of at least 1."""
+    number = integer(layer, name, value)
+    if number < 1:
+        raise ArgumentError(message(layer, f"{name} >= 1", number, "pass a positive count"))
+    return number
+
 
 Init = Callable[[tuple[int, ...], Generator | None, Any, Any], Array]
 
@@ -15,6 +26,8 @@ def normal(std: float) -> Init:
     """Return an initialiser: normal with mean 0 and the given standard deviation."""
 
     def draw(shape: tuple[int, ...], rng: Generator | None, dtype: Any, device: Any) -> Array:
+        if not isinstance(rng, Generator | None):
+            raise DTypeError(message("init", "rng=a Generator", repr(rng), "pass nf.random.default_rng(seed)"))
         return (rng or default_rng()).normal(0.0, std, size=shape, dtype=dtype, device=device)
 
     return draw

@@ -7,7 +7,9 @@ from typing import Any
 from nvfp.arrays.array import Array, parameter
 from nvfp.arrays.random import Generator
 from nvfp.dtypes.dense import float32
-from nvfp.nn._init import Init, normal
+from nvfp.errors import ArgumentError, DTypeError, message
+from nvfp.kernels.activation import KINDS
+from nvfp.nn._init import Init, count, normal
 from nvfp.nn.functional.activation import activation
 from nvfp.nn.functional.embedding import embedding
 from nvfp.nn.linear import Linear
@@ -42,6 +44,8 @@ class Embedding(Module):
         rng: Generator | None = None,
     ) -> None:
         super().__init__()
+        num_embeddings = count("Embedding", "num_embeddings", num_embeddings)
+        embedding_dim = count("Embedding", "embedding_dim", embedding_dim)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.weight = parameter((init_method or normal(0.02))((num_embeddings, embedding_dim), rng, dtype, device))
 
@@ -65,6 +69,10 @@ class Activation(Module):
 
     def __init__(self, kind: str = "gelu") -> None:
         super().__init__()
+        if kind not in KINDS:
+            raise ArgumentError(
+                message("Activation", f"a kind out of {', '.join(KINDS)}", repr(kind), "choose one of these")
+            )
         self.kind = kind
 
     def forward(self, x: Array) -> Array:
@@ -101,6 +109,8 @@ class Sequential(Module):
     def __init__(self, *modules: Module) -> None:
         super().__init__()
         for i, module in enumerate(modules):
+            if not isinstance(module, Module):
+                raise DTypeError(message("Sequential", "Modules", repr(module), "wrap functions in a Module"))
             setattr(self, str(i), module)
 
     def forward(self, x: Any) -> Any:
@@ -152,7 +162,7 @@ class MLP(Module):
         options: dict[str, Any] = {"bias": bias, "dtype": dtype, "device": device, "rng": rng}
         self.fc1 = Linear(in_features, hidden_features, **options)
         self.act = Activation(activation)
-        self.fc2 = Linear(hidden_features, out_features or in_features, **options)
+        self.fc2 = Linear(hidden_features, in_features if out_features is None else out_features, **options)
 
     def forward(self, x: Array, is_first_microbatch: bool | None = None) -> Array:
         """Return ``fc2(act(fc1(x)))``, [..., N]."""

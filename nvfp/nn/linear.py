@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 from nvfp.arrays.array import Array, parameter
 from nvfp.arrays.creation import zeros
+from nvfp.arrays.functions._common import array
 from nvfp.arrays.random import Generator
 from nvfp.autograd.tape import needs_grad
 from nvfp.dtypes.dense import float32
-from nvfp.errors import ArgumentError, StateError, message
+from nvfp.errors import StateError, message
 from nvfp.kernels.operand import OperandPair
-from nvfp.nn._init import Init, normal
-from nvfp.nn.functional.linear import LinearStates, linear, quantize_weight
+from nvfp.nn._init import Init, count, normal
+from nvfp.nn.functional.linear import LinearStates, check_operands, linear, quantize_weight
 from nvfp.nn.module import Module
 from nvfp.recipes.context import current_region
 from nvfp.recipes.plan import DelayedRule, LinearPlan
-from nvfp.recipes.state import DelayedState
+from nvfp.recipes.state import DelayedState, check_state
 
 _PASSES: dict[str, tuple[str, ...]] = {"forward": ("x", "w"), "backward": ("dy",)}
 
@@ -68,15 +69,8 @@ class Linear(Module):
         name: str = "",
     ) -> None:
         super().__init__()
-        if in_features < 1 or out_features < 1:
-            raise ArgumentError(
-                message(
-                    "Linear",
-                    "positive feature counts",
-                    (in_features, out_features),
-                    "pass in_features, out_features >= 1",
-                )
-            )
+        in_features = count("Linear", "in_features", in_features)
+        out_features = count("Linear", "out_features", out_features)
         self.in_features, self.out_features, self.name = in_features, out_features, name
         init = init_method or normal(0.023)
         self.weight = parameter(init((out_features, in_features), rng, dtype, device))
@@ -95,7 +89,8 @@ class Linear(Module):
         region = current_region()
         if region is None or region.recipe is None:
             return linear(x, self.weight, self.bias)
-        plan = region.recipe.linear_plan()
+        x, plan = array("linear", x), region.recipe.linear_plan()
+        check_operands(x, self.weight, self.bias, quantized=True)  # before any state is made
         states = self._delayed_states(plan, self.weight)
         if states is not None and states.recording:
             region.step.touch(states.forward)
@@ -140,21 +135,38 @@ class Linear(Module):
             for name, raw in state.state_dict().items()
         }
 
-    def load_extra_state(self, state: dict[str, Any]) -> None:
-        """Take saved scaling state; a module that has not run yet keeps it until its first use."""
+    def load_extra_state(self, state: dict[str, Any]) -> Callable[[], None]:
+        """Check saved scaling state and return the call that takes it; a module that has not run keeps it for then."""
+        takes: list[Callable[[], None]] = []
         for which, roles in _PASSES.items():
             part = {name: state.pop(f"scaling.{which}.{name}", None) for name in ("scale", "amax_history")}
-            if part["scale"] is None or part["amax_history"] is None:
+            if part["scale"] is None and part["amax_history"] is None:
                 continue
-            if which not in self._states:
-                rule = DelayedRule(len(np.asarray(part["amax_history"])), "max", 0)
+            if part["scale"] is None or part["amax_history"] is None:
+                got = f"one of them for the {which} pass"
+                raise StateError(
+                    message("load_state_dict", "scale and amax_history together", got, "load both or none")
+                )
+            _, history = check_state(roles, part)
+            target = self._states.get(which)
+            if target is None:
                 # The element range is not stored; the first use adapts it without rescaling.
-                self._states[which] = DelayedState(roles, (), rule, self.weight.raw)
-            self._states[which].load_state_dict(part)
+                target = DelayedState(roles, (), DelayedRule(len(history), "max", 0), self.weight.raw)
+            takes.append(partial(self._take_state, which, target, part))
         if state:
             raise StateError(
                 message("load_state_dict", f"scaling state of {sorted(_PASSES)}", sorted(state), "drop these keys")
             )
+
+        def commit() -> None:
+            for take in takes:
+                take()
+
+        return commit
+
+    def _take_state(self, which: str, target: DelayedState, part: dict[str, Any]) -> None:
+        target.load_state_dict(part)
+        self._states[which] = target
 
     def moved(self) -> None:
         """Drop the kept weight and move the scaling state with the parameters."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -11,7 +11,9 @@ import numpy as np
 
 from nvfp.arrays.array import Array
 from nvfp.arrays.convert import asarray
-from nvfp.errors import ArgumentError, ShapeError, StateError, message
+from nvfp.arrays.functions.conversion import astype
+from nvfp.dtypes.dense import as_dtype, bfloat16, float16, float32, float64
+from nvfp.errors import ArgumentError, DTypeError, ShapeError, StateError, message
 
 # functional_call puts other arrays in the place of parameters: (id(module), name) -> Array.
 _substitutes: ContextVar[Mapping[tuple[int, str], Array] | None] = ContextVar("nvfp_substitutes", default=None)
@@ -36,6 +38,9 @@ class Module:
         self.training = True
 
     def __setattr__(self, name: str, value: object) -> None:
+        if "_parameters" not in self.__dict__:
+            got = f"{type(self).__name__}.{name} set before"
+            raise StateError(message("Module", "super().__init__() first", got, "call it at the top of __init__"))
         for kind in ("_parameters", "_modules"):
             self.__dict__[kind].pop(name, None)
         if isinstance(value, Array) and value.is_parameter:
@@ -85,14 +90,15 @@ class Module:
         """Return this module's own arrays that are not parameters (scaling state), by short name."""
         return {}
 
-    def load_extra_state(self, state: dict[str, Any]) -> None:
-        """Take back what `extra_state` gave; called only when there is something."""
-        if state:
-            raise StateError(
-                message(
-                    "load_state_dict", f"no extra state for {type(self).__name__}", sorted(state), "drop these keys"
-                )
-            )
+    def load_extra_state(self, state: dict[str, Any]) -> Callable[[], None]:
+        """Check what `extra_state` gave and return the call that puts it in place; raise before changing anything.
+
+        Raises:
+            StateError: names or shapes that are not this module's.
+        """
+        raise StateError(
+            message("load_state_dict", f"no extra state for {type(self).__name__}", sorted(state), "drop these keys")
+        )
 
     def state_dict(self) -> dict[str, Array]:
         """Return parameters and scaling state by dotted name; scaling state only where there is some.
@@ -114,9 +120,14 @@ class Module:
                 be absent.
 
         Raises:
-            StateError: missing or unknown names (strict).
+            StateError: missing or unknown names (strict), or scaling state of another kind of module.
             ShapeError: a shape that differs.
+            DTypeError: no mapping, or values that are no numbers.
         """
+        if not isinstance(state, Mapping):
+            raise DTypeError(
+                message("load_state_dict", "a mapping name -> array", type(state).__name__, "pass nf.load(path)")
+            )
         parameters = self.parameters()
         given = {k: v for k, v in state.items() if not k.endswith("_extra_state")}
         extra: dict[str, dict[str, Any]] = {prefix: {} for prefix, _ in self.named_modules()}
@@ -141,22 +152,23 @@ class Module:
                     "pass strict=False to load what fits",
                 )
             )
-        for key, p in parameters.items():
-            if key in given and tuple(given[key].shape) != p.shape:
-                raise ShapeError(
-                    message(
-                        "load_state_dict",
-                        f"{key} of shape {p.shape}",
-                        tuple(given[key].shape),
-                        "load a matching checkpoint",
-                    )
-                )
-        for key, p in parameters.items():
-            if key in given:
-                p.storage.write_(asarray(given[key], dtype=p.dtype, device=p.device).raw)
-        for prefix, module in self.named_modules():
-            if extra[prefix]:
-                module.load_extra_state({k: np.asarray(v) for k, v in extra[prefix].items()})
+        values = {
+            key: asarray(given[key], dtype=p.dtype, device=p.device) for key, p in parameters.items() if key in given
+        }
+        for key, value in values.items():
+            wanted = parameters[key].shape
+            if value.shape != wanted:
+                do = "load a matching checkpoint"
+                raise ShapeError(message("load_state_dict", f"{key} of shape {wanted}", value.shape, do))
+        commits = [
+            module.load_extra_state({k: np.asarray(v) for k, v in extra[prefix].items()})
+            for prefix, module in self.named_modules()
+            if extra[prefix]
+        ]
+        for key, value in values.items():
+            parameters[key].storage.write_(value.raw)
+        for commit in commits:
+            commit()
 
     def to(self, device: Any = None, dtype: Any = None) -> Module:
         """Move and/or cast every parameter, keeping the parameter objects; returns the module.
@@ -164,14 +176,23 @@ class Module:
         Args:
             device: target device or None.
             dtype: dense floating dtype or None.
+
+        Raises:
+            DTypeError: another dtype.
+            DeviceError: the device cannot be used here. Nothing is changed then.
         """
-        for p in self.parameters().values():
-            moved = p.detach()
-            if dtype is not None:
-                moved = moved.astype(dtype)
-            if device is not None:
-                moved = moved.to_device(device)
-            p._rebind(moved.raw)
+        target = None if dtype is None else as_dtype(dtype)
+        if target is not None and target not in (float32, bfloat16, float16, float64):
+            do = "pass nf.bfloat16, or quantize under nf.autocast"
+            raise DTypeError(message("Module.to", "a dense floating dtype", target, do))
+        parameters = list(self.parameters().values())
+        moved = [p.detach() for p in parameters]
+        if target is not None:
+            moved = [astype(x, target) for x in moved]
+        if device is not None:
+            moved = [x.to_device(device) for x in moved]
+        for p, x in zip(parameters, moved, strict=True):
+            p._rebind(x.raw)
             p.grad = None
         for _, module in self.named_modules():
             module.moved()
@@ -215,6 +236,14 @@ def substituted(module: Module, params: Mapping[str, Array]) -> Iterator[None]:
         for prefix, owner in module.named_modules()
         for name in owner._parameters
     }
+    if not isinstance(params, Mapping) or not all(isinstance(p, Array) for p in params.values()):
+        got = (
+            type(params).__name__
+            if not isinstance(params, Mapping)
+            else sorted({type(p).__name__ for p in params.values()})
+        )
+        do = "pass a dict like model.parameters()"
+        raise DTypeError(message("functional_call", "a mapping name -> Array", got, do))
     unknown = [name for name in params if name not in known]
     if unknown:
         raise ArgumentError(
@@ -242,6 +271,7 @@ def functional_call(module: Module, params: Mapping[str, Array], *args: Any, **k
 
     Raises:
         ArgumentError: an unknown name.
+        DTypeError: no mapping, or values that are no Arrays.
 
     Example:
         >>> import nvfp as nf

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from nvfp.arrays.array import Array
-from nvfp.errors import ArgumentError, StateError, message
+from nvfp.arrays.convert import asarray
+from nvfp.dtypes.dense import bfloat16, float16, float32
+from nvfp.errors import ArgumentError, DTypeError, StateError, message
 from nvfp.kernels._dispatch import place_like
 from nvfp.kernels.adam import adam
 from nvfp.kernels.cast import cast
 
 _F32 = np.dtype(np.float32)
+_DTYPES = (float32, bfloat16, float16)
 _HYPER = ("lr", "beta1", "beta2", "eps", "weight_decay")
 
 
@@ -24,7 +28,8 @@ class AdamW:
     ``p -= lr (mhat / (sqrt(vhat) + eps) + wd p)`` with bias-corrected mhat, vhat.
 
     Args:
-        params: name -> parameter, as ``model.parameters()`` gives. float32, bfloat16 or float16.
+        params: name -> parameter, as ``model.parameters()`` gives. float32, bfloat16 or float16. One with
+            several names (tied weights) is updated once, under its first name.
         lr: learning rate; may be set between steps (`optimizer.lr = ...`), also for a captured graph.
         betas: decay of the moments.
         eps: added to the root.
@@ -33,6 +38,7 @@ class AdamW:
 
     Raises:
         ArgumentError: no parameters, or hyperparameters outside their ranges.
+        DTypeError: no mapping, or parameters of another dtype.
 
     Numerics: float32, one launch per dtype on CUDA; the step count and all hyperparameters are device
         words. A parameter without a gradient is left alone. CPU and CUDA use one order of operations.
@@ -58,15 +64,9 @@ class AdamW:
         *,
         master_weights: bool = True,
     ) -> None:
-        self.params = dict(params)
-        if not self.params:
-            raise ArgumentError(message("AdamW", "at least one parameter", "none", "pass model.parameters()"))
-        if not (0 <= betas[0] < 1 and 0 <= betas[1] < 1 and eps >= 0 and lr >= 0):
-            raise ArgumentError(
-                message("AdamW", "betas in [0, 1), eps and lr >= 0", (betas, eps, lr), "correct these values")
-            )
+        self.params = _distinct(params)
+        self._values = _hyperparameters(lr, betas, eps, weight_decay)
         first = next(iter(self.params.values())).raw
-        self._values = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
         self._hyper = place_like(self._hyper_values(), first)
         self._step = place_like(np.zeros((), np.int32), first)
         self._exp_avg: dict[str, Any] = {}
@@ -88,7 +88,7 @@ class AdamW:
 
     @lr.setter
     def lr(self, value: float) -> None:
-        self._values["lr"] = float(value)
+        self._values["lr"] = _number("lr", value, 0.0)
         host = self._hyper_values()
         if isinstance(self._hyper, np.ndarray):
             self._hyper[...] = host
@@ -138,7 +138,11 @@ class AdamW:
             StateError: names or shapes differ from this optimizer's.
         """
         own = self.state_dict()
-        wrong = sorted(set(own) ^ set(state)) or [k for k in own if tuple(state[k].shape) != own[k].shape]
+        if not isinstance(state, Mapping):
+            got = type(state).__name__
+            raise DTypeError(message("AdamW.load_state_dict", "a mapping name -> array", got, "pass a state_dict()"))
+        values = {k: asarray(state[k], dtype=x.dtype, device=x.device) for k, x in own.items() if k in state}
+        wrong = sorted(set(own) ^ set(state)) or [k for k in own if values[k].shape != own[k].shape]
         if wrong:
             raise StateError(
                 message(
@@ -149,7 +153,41 @@ class AdamW:
                 )
             )
         for key, target in own.items():
-            value = np.asarray(state[key])
-            target.storage.write_(place_like(np.array(value, target.dtype), target.raw))
-        hyper = np.asarray(state["hyper"])
-        self._values = {k: float(v) for k, v in zip(_HYPER, hyper, strict=True)}
+            target.storage.write_(values[key].raw)
+        self._values = dict(zip(_HYPER, values["hyper"].tolist(), strict=True))
+
+
+def _distinct(params: Any) -> dict[str, Array]:
+    """The parameters by name, checked; one that has several names (tied weights) once, under the first."""
+    if not isinstance(params, Mapping):
+        raise DTypeError(message("AdamW", "a mapping name -> Array", type(params).__name__, "pass model.parameters()"))
+    found: dict[int, tuple[str, Array]] = {}
+    for name, p in params.items():
+        if not isinstance(p, Array) or p.dtype not in _DTYPES:
+            got = f"{name}: {p.dtype if isinstance(p, Array) else type(p).__name__}"
+            raise DTypeError(message("AdamW", "Arrays of float32, bfloat16 or float16", got, "cast or leave it out"))
+        found.setdefault(id(p), (name, p))
+    if not found:
+        raise ArgumentError(message("AdamW", "at least one parameter", "none", "pass model.parameters()"))
+    return dict(found.values())
+
+
+def _hyperparameters(lr: Any, betas: Any, eps: Any, weight_decay: Any) -> dict[str, float]:
+    if not isinstance(betas, tuple | list) or len(betas) != 2:
+        raise ArgumentError(message("AdamW", "two betas", repr(betas), "pass e.g. (0.9, 0.999)"))
+    return {
+        "lr": _number("lr", lr, 0.0),
+        "beta1": _number("betas", betas[0], 0.0, 1.0),
+        "beta2": _number("betas", betas[1], 0.0, 1.0),
+        "eps": _number("eps", eps, 0.0),
+        "weight_decay": _number("weight_decay", weight_decay),
+    }
+
+
+def _number(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
+    """A hyperparameter as a float in [low, high)."""
+    value = value.item() if getattr(value, "shape", None) == () else value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < high or math.isinf(value):
+        expected = f"{name} as a finite number" + (f" in [{low:g}, {high:g})" if low == 0 else "")
+        raise ArgumentError(message("AdamW", expected, repr(value), "correct this value"))
+    return float(value)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cache
+from typing import Literal
 
 from nvfp.dtypes import formats as rows
 from nvfp.dtypes.elements import Element
@@ -28,7 +29,32 @@ class MMParams:
 
 @dataclass(frozen=True)
 class Recipe(ABC):
-    """Base of every recipe. A recipe says, for each operand of a GEMM, which format it gets."""
+    """Base of every recipe. A recipe says, for each operand of a GEMM, which format it gets.
+
+    Args:
+        fp8_dpa: quantize at the borders of attention; not built yet.
+        fp8_mha: keep FP8 from the projection through attention; not built yet.
+        backward_override: None quantizes backward too; ``"high_precision"`` and ``"dequantized"`` are
+            not built yet.
+
+    Raises:
+        ArgumentError: something else than a bool for a switch.
+        NotBuiltError: an argument above marked so.
+    """
+
+    fp8_dpa: bool = field(default=False, kw_only=True)
+    fp8_mha: bool = field(default=False, kw_only=True)
+    backward_override: Literal["high_precision", "dequantized"] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for flag in fields(self):
+            value = getattr(self, flag.name)
+            if isinstance(flag.default, bool) and not isinstance(value, bool):
+                do = "pass True or False"
+                raise ArgumentError(message(type(self).__name__, f"{flag.name} as a bool", repr(value), do))
+        for name in ("fp8_dpa", "fp8_mha", "backward_override"):
+            if getattr(self, name):
+                raise not_built(type(self).__name__, name, f"leave {name} out for now")
 
     @abstractmethod
     def _linear_plan(self) -> LinearPlan:
@@ -72,6 +98,12 @@ def check_fp8_format(recipe: str, value: object) -> None:
                 "pure E5M2 and FP4 do not train in FP8 recipes",
             )
         )
+
+
+def check_whole(recipe: str, name: str, value: object, low: int, high: int, do: str) -> None:
+    """Raise unless an argument is an int between two limits."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ArgumentError(message(recipe, f"{name} as an int in {low}..{high}", repr(value), do))
 
 
 def not_built(recipe: str, argument: str, issue: str) -> NotBuiltError:

@@ -6,13 +6,14 @@ tensor and records the amax into the newest row of the history.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from nvfp.errors import StateError, message
 from nvfp.kernels._dispatch import kind_of, place_like
+from nvfp.kernels.cast import cast
 from nvfp.kernels.elementwise import elementwise
 from nvfp.kernels.multi_tensor import amax_history_update
 from nvfp.recipes.plan import DelayedRule
@@ -94,29 +95,35 @@ class DelayedState:
         return {"scale": self.scale, "amax_history": self.amax_history}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copy saved arrays in; the saved history may be longer or shorter than this one.
+        """Copy saved values in, in place; the saved history may be longer or shorter than this one.
 
         Raises:
             StateError: another number of tensors.
         """
-        scale = np.asarray(state["scale"], np.float32)
-        history = np.asarray(state["amax_history"], np.float32)
+        scale, history = check_state(self.roles, state)
         n = len(self.roles)
-        if scale.shape != (n,) or history.ndim != 2 or history.shape[1] != n or history.shape[0] < 1:
-            raise StateError(
-                message(
-                    "load_state_dict",
-                    f"scale ({n},) and amax_history (len, {n}) for the tensors {self.roles}",
-                    f"{scale.shape} and {history.shape}",
-                    "load the state of a module of the same kind",
-                )
-            )
         new = np.zeros((self.rule.history_length, n), np.float32)
         new[0] = history[0]
         keep = min(len(new), len(history)) - 1
         if keep:
             new[-keep:] = history[-keep:]
-        self._hold(place_like(scale.copy(), self.scale), place_like(new, self.scale))
+        for own, saved in ((self.scale, scale), (self.amax_history, new)):
+            cast(place_like(saved, own), own.dtype, out=own)
+
+
+def check_state(roles: tuple[str, ...], state: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return saved scale and history as float32, or raise StateError if they do not belong to these tensors."""
+    try:
+        scale = np.asarray(state["scale"], np.float32)
+        history = np.asarray(state["amax_history"], np.float32)
+    except (TypeError, ValueError) as error:
+        raise StateError(message("load_state_dict", "scaling state in numbers", error, "load it again")) from error
+    n = len(roles)
+    if scale.shape != (n,) or history.ndim != 2 or history.shape[1] != n or history.shape[0] < 1:
+        expected = f"scale ({n},) and amax_history (len, {n}) for the tensors {roles}"
+        do = "load the state of a module of the same kind"
+        raise StateError(message("load_state_dict", expected, f"{scale.shape} and {history.shape}", do))
+    return scale, history
 
 
 def update_states(states: Iterable[DelayedState]) -> None:

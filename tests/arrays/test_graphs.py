@@ -8,17 +8,9 @@ import numpy as np
 import pytest
 
 import nvfp as nf
-from nvfp import recipes
 from nvfp.errors import DeviceError, ShapeError
 from nvfp.nn.functional.cross_entropy import cross_entropy
-
-RECIPES = {
-    "bf16": None,
-    "fp8": recipes.DelayedScaling(amax_history_len=4),
-    "fp8-current": recipes.Float8CurrentScaling(),
-    "mxfp8": recipes.MXFP8BlockScaling(),
-    "nvfp4": recipes.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True),
-}
+from tests.recipes.every import RECIPES
 
 
 def make(recipe: Any) -> tuple[nf.nn.Module, nf.optim.AdamW, Any]:

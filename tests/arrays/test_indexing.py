@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nvfp as nf
-from nvfp.errors import BlockIndexError, DeviceError, DTypeError
+from nvfp.errors import ArgumentError, BlockIndexError, DeviceError, DTypeError, ShapeError
 
 KEYS: list[Any] = [
     0,
@@ -125,3 +125,51 @@ def test_take_along_axis_like_numpy(device: Any) -> None:
         order = np.argsort(values, axis=axis)
         got = nf.take_along_axis(nf.asarray(values), nf.asarray(order), axis=axis)
         np.testing.assert_array_equal(np.asarray(got), np.take_along_axis(values, order, axis))
+
+
+WRONG: list[tuple[Any, Any, type[Exception]]] = [
+    ([0, 5], 1.0, BlockIndexError),
+    (np.array([True, False, True]), 1.0, BlockIndexError),
+    (([0, 1], [0, 1, 2]), 1.0, BlockIndexError),
+    (slice(None, None, 0), 1.0, ArgumentError),
+    (slice("a"), 1.0, DTypeError),
+    (slice(1.0), 1.0, DTypeError),
+    (0, np.ones((4, 4), np.float32), ShapeError),
+    ([0, 1], np.ones((3, 2, 5), np.float32), ShapeError),
+    (0, "a", DTypeError),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "error"), WRONG, ids=repr)
+@pytest.mark.parametrize("parameter", [False, True])
+def test_a_write_that_fails_changes_nothing(key: Any, value: Any, error: type[Exception], parameter: bool) -> None:
+    x = nf.ones((2, 3, 4), device="cpu")
+    x = nf.parameter(x) if parameter else x
+    version = x.storage.version
+    with nf.no_grad(), pytest.raises(error, match=r"\[(setitem|asarray)\] expected"):
+        x[key] = value
+    assert np.array_equal(np.asarray(x), np.ones((2, 3, 4))) and x.storage.version == version
+
+
+def test_a_parameter_takes_a_view_of_itself(device: Any) -> None:
+    p = nf.parameter(nf.arange(6).astype(nf.float32))
+    with nf.no_grad():
+        p[1:] = p[:-1]
+        assert p.tolist() == [0, 0, 1, 2, 3, 4]
+        p[:] = p[::-1]
+    assert p.tolist() == [4, 3, 2, 1, 0, 0]
+
+
+def test_the_value_may_have_more_axes_of_length_one(device: Any) -> None:
+    x = nf.zeros((2, 2))
+    x[0] = nf.ones((1, 1, 2))
+    assert x.tolist() == [[1, 1], [0, 0]]
+
+
+def test_only_the_last_write_to_a_place_has_a_gradient() -> None:
+    value = nf.asarray([1.0, 2.0, 3.0], device="cpu", requires_grad=True)
+    x = nf.zeros((4,), device="cpu")
+    x[[0, 0, 2]] = value
+    assert x.tolist() == [2, 0, 3, 0]
+    (x * nf.asarray([5.0, 6.0, 7.0, 8.0], device="cpu")).sum().backward()
+    assert value.grad.tolist() == [0, 5, 7]

@@ -332,6 +332,16 @@ def test_from_parts_checks_shapes_and_dtypes() -> None:
         make(np.zeros((1, 8), np.uint8), np.zeros((1, 1), np.uint8), nf.nvfp4)
     with pytest.raises(ShapeError, match=r"codes of shape \(1, 8\) for \(1, 15\), got \(1, 9\)"):
         make(np.zeros((1, 9), np.uint8), np.zeros((1, 1), np.uint8), nf.nvfp4, tensor_scale=1.0, shape=(1, 15))
+    for axis in ("a", 1.0, True, None):
+        with pytest.raises(DTypeError, match="axis in whole numbers"):
+            make(q.codes, q.scale, q.dtype, axis=axis)
+    for shape in ((2,), (2, 40, 1), "ab", (2, 40.0)):
+        with pytest.raises(ShapeError, match="a shape of 2 lengths"):
+            make(q.codes, q.scale, q.dtype, shape=shape)
+    with pytest.raises(ShapeError, match="tensor_scale as a scalar"):
+        make(np.zeros((1, 8), np.uint8), np.zeros((1, 1), np.uint8), nf.nvfp4, tensor_scale=[1.0, 2.0])
+    with pytest.raises(ShapeError, match="codes with an axis"):
+        make(np.zeros((), np.uint8), np.zeros((), np.uint8), nf.mxfp8)
 
 
 def test_numpy_reads_a_copy() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import threading
 from typing import Any
 
@@ -155,3 +157,22 @@ def test_threads_share_a_generator_without_repeating() -> None:
     for t in threads:
         t.join()
     assert len(set(seen)) == 400
+
+
+@pytest.mark.parametrize("through", [copy.copy, copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))])
+def test_copies_and_pickles_continue_the_sequence(through: Any) -> None:
+    g = rng(3, device="cpu").spawn(2)[1]
+    g.normal(size=3)
+    twin = through(g)
+    assert twin.state == g.state and twin.normal(size=4).tolist() == g.normal(size=4).tolist()
+    assert twin.normal(size=1).device == nf.Device("cpu")
+
+
+def test_a_refused_spawn_or_state_changes_nothing() -> None:
+    g = rng(1)
+    before = g.state
+    with pytest.raises(ArgumentError, match=r"\[spawn\] expected n >= 0"):
+        g.spawn(-1)
+    with pytest.raises(StateError):
+        g.state = {**before, "draws": -1}
+    assert g.state == before

@@ -207,3 +207,9 @@ def test_variables_of_a_graph_may_be_arguments() -> None:
     p = nf.parameter(nf.asarray([1.0, 2.0]))
     value, g = nf.value_and_grad(square_sum)(p)
     assert not value.requires_grad and not g.requires_grad and p.grad is None and g.tolist() == [2.0, 4.0]
+
+
+@pytest.mark.parametrize("argnums", [(0, 0), (0, -2), "a", (0, 1.0), 2, ()], ids=repr)
+def test_argnums_that_are_no_different_positions_are_refused(argnums: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"\[value_and_grad\] expected argnums that name different"):
+        nf.grad(lambda a, b: (a * b).sum(), argnums=argnums)(nf.asarray([1.0]), nf.asarray([3.0]))

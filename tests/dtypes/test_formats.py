@@ -75,6 +75,18 @@ def test_a_new_row_from_data() -> None:
     assert as_element(ml_dtypes.bfloat16) is el.bfloat16
 
 
+def test_a_new_row_needs_no_name() -> None:
+    fields: dict[str, object] = {"element": "float4_e2m1fn", "block": (16, 16), "scale": "float8_e4m3fn"}
+    row = QuantDType(**fields, tensor_scale=True)  # type: ignore[arg-type]
+    assert row.name == "float4_e2m1fn[block=(16,16),scale=float8_e4m3fn,tensor_scale=True]"
+    assert row == QuantDType(**fields, tensor_scale=True)  # type: ignore[arg-type]
+    assert row.replace(name="nvfp4") == nvfp4.replace(block=(16, 16), name="nvfp4")
+    assert QuantDType(**fields).name != row.name  # type: ignore[arg-type]
+    for missing in ("element", "scale"):
+        with pytest.raises(DTypeError, match=r"\[QuantDType\] expected an element out of .* got None"):
+            QuantDType(**{k: v for k, v in fields.items() if k != missing})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("row", "family"),
     [(fp8_e4m3, "float32"), (mxfp8, "e8m0"), (nvfp4, "two_level"), (nvfp4.replace(tensor_scale=False), "two_level")],

@@ -9,16 +9,8 @@ import numpy as np
 import pytest
 
 import nvfp as nf
-from nvfp import recipes
-from nvfp.errors import FileFormatError, StateError
-
-RECIPES = {
-    "bf16": None,
-    "fp8": recipes.DelayedScaling(amax_history_len=4),
-    "fp8-current": recipes.Float8CurrentScaling(),
-    "mxfp8": recipes.MXFP8BlockScaling(),
-    "nvfp4": recipes.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True),
-}
+from nvfp.errors import ArgumentError, DTypeError, FileFormatError, StateError
+from tests.recipes.every import RECIPES
 
 
 def make(seed: int) -> tuple[nf.nn.MLP, nf.optim.AdamW, Any]:
@@ -82,3 +74,19 @@ def test_errors(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="unknown"):
         model.load_state_dict({**model.state_dict(), "nonsense": np.zeros(1)})
     assert np.asarray(model.fc1.weight).tobytes() == before.tobytes()
+
+
+def test_what_cannot_be_saved_or_found_is_named(tmp_path: Path) -> None:
+    model, optimizer, rng = make(0)
+    path = tmp_path / "run"
+    with pytest.raises(ArgumentError, match="an extra that JSON can hold"):
+        nf.save_checkpoint(path, model, extra={"loss": np.float32(1)})
+    with pytest.raises(DTypeError, match="model as Module"):
+        nf.save_checkpoint(path, model.parameters())  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+    nf.save_checkpoint(path, model, optimizer, generators={"data": rng})
+    other, _, _ = make(5)
+    before = np.array(other.fc1.weight)
+    with pytest.raises(StateError, match=r"\[load_checkpoint\] expected generators out of \['data'\]"):
+        nf.load_checkpoint(path, other, generators={"noise": rng})
+    assert np.array_equal(before, np.asarray(other.fc1.weight))

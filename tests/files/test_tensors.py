@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nvfp as nf
-from nvfp.errors import FileFormatError
+from nvfp.errors import ArgumentError, DTypeError, FileFormatError
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,46 @@ def test_not_a_safetensors_file(tmp_path: Path) -> None:
         nf.load(tmp_path / "x")
     with pytest.raises(FileNotFoundError):
         nf.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"__metadata__": np.zeros(2)},
+        {1: np.zeros(2)},
+        {None: np.zeros(2)},
+        {"a": "text"},
+        {"a": None},
+        {"a": nf.zeros((1, 32), device="cpu").astype(nf.mxfp8), "a.codes": np.zeros(2)},
+        {"a": nf.zeros((1, 32), device="cpu").astype(nf.mxfp8), "a.tensor_scale": np.zeros(2)},
+    ],
+    ids=lambda arrays: str(list(arrays)),
+)
+def test_names_and_values_that_would_not_come_back_are_refused(tmp_path: Path, arrays: Any) -> None:
+    with pytest.raises((ArgumentError, DTypeError)):
+        nf.save(tmp_path / "x", arrays)
+    assert not list(tmp_path.iterdir())
+
+
+def test_scalars_and_lists_come_back_as_asarray_makes_them(device: Any, tmp_path: Path) -> None:
+    nf.save(tmp_path / "x", {"a": 1.5, "b": [1, 2]})
+    back = nf.load(tmp_path / "x")
+    assert (back["a"].dtype, back["a"].item(), back["b"].tolist()) == (nf.float32, 1.5, [1, 2])
+
+
+def test_paths_and_metadata_of_another_type_are_refused(tmp_path: Path) -> None:
+    for call in (lambda: nf.load(None), lambda: nf.save(None, {})):  # type: ignore[arg-type]
+        with pytest.raises(DTypeError, match="a path as str"):
+            call()
+    with pytest.raises(ArgumentError, match="metadata of str to str"):
+        nf.save(tmp_path / "x", {}, metadata={1: 2})  # type: ignore[dict-item]
+
+
+def test_damaged_entries_of_quantized_arrays_are_named(tmp_path: Path) -> None:
+    nf.save(tmp_path / "x", {"q": nf.ones((2, 32), device="cpu").astype(nf.nvfp4)})
+    content = (tmp_path / "x").read_bytes()
+    for old, new in ((b"q.scale", b"p.scale"), (b"e2m1fn", b"e2m9fn"), (b"axis", b"ayis"), (b"[2, 32]", b"[2, 99]")):
+        assert old in content
+        (tmp_path / "y").write_bytes(content.replace(old, new))
+        with pytest.raises(FileFormatError, match=r"\[load\] expected codes and scales"):
+            nf.load(tmp_path / "y")

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from nvfp.capability import GEMM_MODES, Capability, expansion, gemm_mode
-from nvfp.dtypes import elements as el
-from nvfp.dtypes import formats
+from nvfp.dtypes import elements as el, formats
 from nvfp.dtypes.formats import FORMATS, QuantDType
 from nvfp.errors import ArgumentError
 

@@ -233,3 +233,8 @@ def test_what_does_not_fit(device: Device) -> None:
         cross_entropy_vjp(x, ids, lse, weight, to_device(np.ones((), F16), device))
     with pytest.raises(ValueError, match="lse as float32"):
         cross_entropy_vjp(x, ids, lse[:2], weight, weight)
+    for wrong in ("a", 1.5, True, None):
+        with pytest.raises(TypeError, match="ignore_index in whole numbers"):
+            cross_entropy(x, ids, ignore_index=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="label_smoothing in"):
+        cross_entropy(x, ids, label_smoothing="a")  # type: ignore[arg-type]

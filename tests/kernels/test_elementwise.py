@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from nvfp.device import Device
 from nvfp.errors import ArgumentError, DTypeError, ShapeError
 from nvfp.kernels.cuda._launch import count_launches
-from nvfp.kernels.cuda.elementwise import View, walk
+from nvfp.kernels.cuda.elementwise import walk
 from nvfp.kernels.elementwise import elementwise
 from nvfp.kernels.elementwise_table import OPS
 from tests.devices import to_device, to_numpy
@@ -262,37 +262,39 @@ def test_many_tiles(shapes: tuple[tuple[int, ...], ...], dtype: np.dtype, device
 
 
 @st.composite
-def operands(draw: st.DrawFn) -> list[np.ndarray]:
-    """Three arrays of any layout (steps, reversed, transposed, broadcast, 0-d, empty) that broadcast together."""
+def operands(draw: st.DrawFn, dtypes: tuple[Any, ...]) -> list[np.ndarray]:
+    """Arrays of any layout (steps, reversed, transposed, broadcast, 0-d, empty) that broadcast together."""
     shape = draw(st.lists(st.integers(0, 9), max_size=4))
     found = []
-    for seed in range(3):
+    for seed, dtype in enumerate(dtypes):
         own = [1 if draw(st.booleans()) else n for n in shape][draw(st.integers(0, len(shape))) :]
         steps = [draw(st.sampled_from((1, 1, 2, -1, -2))) for _ in own]
         order = draw(st.permutations(range(len(own))))
-        dtype = draw(st.sampled_from((F32, BF16, F64, np.dtype(np.int8))))
-        base = np.random.default_rng(seed).integers(-9, 9, [own[a] * abs(steps[a]) for a in order]).astype(dtype)
-        cut = np.asarray(np.asarray(base)[tuple(slice(None, None, steps[a]) for a in order)])
+        numbers = np.random.default_rng(seed).integers(-9, 9, [own[a] * abs(steps[a]) for a in order])
+        base = np.asarray(numbers > 0 if dtype is bool else numbers).astype(dtype)
+        cut = np.asarray(base[tuple(slice(None, None, steps[a]) for a in order)])
         view = cut.transpose(np.argsort(order).tolist())
-        extra = draw(st.booleans()) and 1 in own
-        found.append(np.broadcast_to(view, [n if m == 1 else m for m, n in zip(own, shape[len(shape) - len(own) :])])
-                     if extra else view)  # fmt: skip
+        wide = [n if m == 1 else m for m, n in zip(own, shape[len(shape) - len(own) :])]
+        found.append(np.broadcast_to(view, wide) if draw(st.booleans()) else view)
     return found
 
 
+LAYOUTS: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "multiply_add": ((F32, BF16, F32), lambda a, b, c: a * b + c),
+    "where": ((bool, BF16, BF16), np.where),
+    "clip": ((np.int8,) * 3, lambda a, b, c: np.minimum(np.maximum(a, b), c)),
+}
+
+
 @pytest.mark.sanitizer
-@settings(max_examples=150)
-@given(args=operands(), op=st.sampled_from(("multiply_add", "where", "clip")))
-def test_layouts(args: list[np.ndarray], op: str, device: Device) -> None:
-    args = [args[0] > 0, *args[1:]] if op == "where" else args
-    wide = [a.astype(F64) if a.dtype != np.bool_ else a for a in args]
-    formula = {
-        "multiply_add": lambda a, b, c: a * b + c,
-        "where": np.where,
-        "clip": lambda a, b, c: np.minimum(np.maximum(a, b), c),
-    }
-    expected = formula[op](*wide)
-    actual = run(op, args, device, dtype=F64)
+@pytest.mark.parametrize("op", LAYOUTS)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_layouts(data: st.DataObject, op: str, device: Device) -> None:
+    dtypes, formula = LAYOUTS[op]
+    args = data.draw(operands(dtypes))
+    expected = formula(*(a.astype(F32) if a.dtype == BF16 else a for a in args)).astype(dtypes[-1])
+    actual = run(op, args, device)
     assert actual.shape == expected.shape
     assert np.array_equal(actual, expected)
     assert actual.flags.c_contiguous
@@ -322,6 +324,7 @@ def test_errors(device: Device) -> None:
         (DTypeError, "add", (x, x), {"dtype": np.dtype(np.int32)}),
         (DTypeError, "bitwise_and", (x, x), {}),
         (DTypeError, "subtract", (b, b), {}),
+        (DTypeError, "add", (x, [1.0]), {}),
         (DTypeError, "where", (x, x, x), {}),
         (DTypeError, "add", (u, i), {}),
         (DTypeError, "less", (c, c), {}),
@@ -335,7 +338,7 @@ def test_errors(device: Device) -> None:
             elementwise(op, *args, **more)
 
 
-@given(args=operands())
+@given(args=operands((F32, BF16, np.float64)))
 def test_cuda_walk_visits_every_element(args: list[np.ndarray]) -> None:
     """The launcher's collapsed axes, strides and packs, walked as the kernel walks them."""
     shape = np.broadcast_shapes(*(a.shape for a in args))
@@ -343,7 +346,7 @@ def test_cuda_walk_visits_every_element(args: list[np.ndarray]) -> None:
     if out.size == 0:
         return
     arrays = [*args, out]
-    views = tuple(View(a.dtype, a.shape, a.strides, a.__array_interface__["data"][0] % 16) for a in arrays)
+    views = tuple((a.dtype, a.shape, a.strides, a.__array_interface__["data"][0] % 16) for a in arrays)
     lengths, strides, per = walk(views)
     assert np.prod(lengths) == out.size
     assert len(lengths) == 1 or lengths[-1] % per == 0
@@ -354,5 +357,5 @@ def test_cuda_walk_visits_every_element(args: list[np.ndarray]) -> None:
         grid = np.indices(shape).reshape(len(shape), -1) if shape else np.zeros((0, 1), int)
         assert np.array_equal(at, (np.array(full.strides, int)[:, None] * grid).sum(0) if shape else [0])
         if per > 1 and steps[-1] == 1:
-            starts = at[::per] + view.phase
+            starts = at[::per] + view[3]
             assert not (starts % min(16, per * array.dtype.itemsize)).any()

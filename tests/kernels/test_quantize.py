@@ -71,8 +71,9 @@ def test_float64_is_rounded_once(device: Device, fmt: QuantDType) -> None:
 @pytest.mark.parametrize("shape", [(0, 64), (64, 0), (1, 1), (1, 33), (33, 1), (130, 1), (3, 257)], ids=str)
 @pytest.mark.parametrize("fmt", (*BUILT, MADE[3], MADE[11]), **by_name)
 def test_matrix_shapes(device: Device, fmt: QuantDType, shape: tuple[int, int]) -> None:
-    x = values("normal", shape)
-    check_sides(quantize(to_device(x, device), fmt, col=True), x, fmt)
+    for dtype in DTYPES:
+        x = values("normal", shape, dtype)
+        check_sides(quantize(to_device(x, device), fmt, col=True), x, fmt)
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (33,), (2, 0, 3), (3, 5, 40), (2, 3, 4, 33)], ids=str)

@@ -19,6 +19,7 @@ import pytest
 from nvfp.device import Device
 from nvfp.dtypes.block import dequantize_exact, quantize_exact
 from nvfp.dtypes.formats import QuantDType, mxfp8, nvfp4
+from nvfp.errors import DTypeError
 from nvfp.kernels.cpu._njit import njit
 from nvfp.kernels.dequantize import dequantize
 from nvfp.kernels.quantize import quantize
@@ -165,7 +166,7 @@ def _first_quantize(cache: Path, **env: str) -> float:
 def test_first_quantize_of_a_fresh_machine_and_the_next(tmp_path: Path) -> None:
     cold, warm = _first_quantize(tmp_path), _first_quantize(tmp_path)
     assert cold < 5.0, f"compiling took {cold:.1f} s of CPU time"
-    assert warm < max(1.5, cold / 2), f"{warm:.1f} s from the cache, {cold:.1f} s without"
+    assert warm < cold, f"{warm:.1f} s from the cache, {cold:.1f} s without"
 
 
 def test_kernels_compile_where_nothing_can_be_cached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,3 +184,14 @@ def test_kernels_compile_where_nothing_can_be_cached(monkeypatch: pytest.MonkeyP
         return 2 * x
 
     assert njit(double)(21) == 42
+
+
+def test_an_axis_of_another_type_is_refused_and_not_remembered() -> None:
+    x = np.ones((4, 64), np.float32)
+    row = nvfp4.replace(block=4)  # its own: nothing about it was asked before
+    for axis in (True, 1.0, "1", None):
+        with pytest.raises(DTypeError, match=r"\[quantize\] expected axis in whole numbers"):
+            quantize(x, row, axis=axis)  # type: ignore[arg-type]
+    assert quantize(x, row, axis=1).side("row").axis == 1
+    with pytest.raises(DTypeError):
+        quantize(x, row, axis=True)

@@ -21,7 +21,7 @@ from tests.tolerances import check
 
 BF16, F16, F32, F64 = (np.dtype(t) for t in (ml_dtypes.bfloat16, np.float16, np.float32, np.float64))
 FLOATS = (F32, BF16, F16, F64)
-SUMS, OTHERS = ("sum", "mean", "prod", "sumsq"), ("max", "min", "argmax", "argmin", "all", "any")
+SUMS = ("sum", "mean", "prod", "sumsq")
 # Lengths around every border of the kernels: packs of 8, lanes, steps, warps, segments, rows of a thread and a block.
 LENGTHS = (1, 2, 7, 8, 9, 15, 16, 17, 63, 65, 255, 257, 511, 1000, 2048, 2049, 5000, 16385, 70_001)
 
@@ -55,10 +55,18 @@ def speckled(shape: tuple[int, ...], dtype: np.dtype, seed: int = 0) -> np.ndarr
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_row_lengths(dtype: np.dtype, device: Device) -> None:
-    for n in LENGTHS:
+    for n in LENGTHS if dtype in (F32, BF16) else (9, 2049, 16385):
         x = normal((2, n), dtype, n)
-        for op in ("sum", "sumsq") if n > 3000 else SUMS:
-            bits_equal(to_numpy(reduce(op, to_device(x, device), axis=1)), tree_of(op, x, (1,)))
+        bits_equal(to_numpy(reduce("sum", to_device(x, device), axis=1)), tree_of("sum", x, (1,)))
+
+
+@pytest.mark.parametrize("dtype", (F32, BF16), ids=str)
+@pytest.mark.parametrize("op", ("mean", "prod", "sumsq"))
+def test_other_trees(op: str, dtype: np.dtype, device: Device) -> None:
+    for n in (9, 700, 17_000):
+        x = normal((3, n), dtype, n)
+        bits_equal(to_numpy(reduce(op, to_device(x, device), axis=1)), tree_of(op, x, (1,)))
+        bits_equal(to_numpy(reduce(op, to_device(x.T, device), axis=0)), tree_of(op, x, (1,)))
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -69,16 +77,19 @@ def test_column_lengths(columns: int, dtype: np.dtype, device: Device) -> None:
         bits_equal(to_numpy(reduce("sum", to_device(x, device), axis=0)), tree_of("sum", x, (0,)))
 
 
-@pytest.mark.parametrize("op", OTHERS)
-@pytest.mark.parametrize("dtype", (*FLOATS, "int8", "uint64", "bool"), ids=str)
+ORDER_FREE = [
+    *(("max", t) for t in (F32, BF16, F64, "int8", "uint64", "bool")),
+    *(("argmax", t) for t in (F32, F16, "int32", "uint64")),
+    *(("min", t) for t in (F16, "int8")),
+    *(("argmin", t) for t in (BF16, "bool")),
+    *(("all", t) for t in (F32, "bool")),
+    *(("any", t) for t in (BF16, "int64")),
+]
+
+
+@pytest.mark.parametrize(("op", "dtype"), ORDER_FREE, ids=str)
 def test_order_free(op: str, dtype: Any, device: Device) -> None:
-    for shape, axes in (
-        ((3, 700), (1,)),
-        ((700, 5), (0,)),
-        ((4, 19, 6), (1,)),
-        ((2, 40_000), (1,)),
-        ((3000, 16), (0,)),
-    ):
+    for shape, axes in (((3, 700), (1,)), ((2, 40_000), (1,)), ((3000, 16), (0,))):
         x = speckled(shape, F64, len(shape)) if dtype in FLOATS else np.random.default_rng(2).integers(0, 100, shape)
         x = x.astype(dtype)
         actual = to_numpy(reduce(op, to_device(x, device), axis=axes[0]))
@@ -86,8 +97,8 @@ def test_order_free(op: str, dtype: Any, device: Device) -> None:
         assert np.array_equal(actual.astype(expected.dtype), expected, equal_nan=expected.dtype.kind == "f")
 
 
-@pytest.mark.parametrize("op", ("sum", "prod", "sumsq", "max", "min"))
-@pytest.mark.parametrize("dtype", ("int64", "int8", "uint32", "uint64", "bool"))
+@pytest.mark.parametrize("op", ("sum", "prod", "sumsq", "max"))
+@pytest.mark.parametrize("dtype", ("int64", "int8", "uint64", "bool"))
 def test_integers(op: str, dtype: str, device: Device) -> None:
     rng = np.random.default_rng(4)
     if dtype == "bool":
@@ -134,7 +145,7 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, tuple[int, ...]]:
     """An array of any layout and some of its axes."""
     shape = draw(st.lists(st.integers(0, 12), max_size=4))
     steps = [draw(st.sampled_from((1, 1, 2, -1, -2))) for _ in shape]
-    dtype = draw(st.sampled_from((F32, BF16, F64)))
+    dtype = draw(st.sampled_from((F32, BF16)))
     base = speckled(tuple(n * abs(s) for n, s in zip(shape, steps)), dtype, draw(st.integers(0, 9)))
     view = np.asarray(base[tuple(slice(None, None, s) for s in steps)])
     view = view.transpose(draw(st.permutations(range(len(shape)))))
@@ -145,7 +156,7 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, tuple[int, ...]]:
 
 @pytest.mark.sanitizer
 @settings(max_examples=200)
-@given(case=cases(), op=st.sampled_from((*SUMS, "max", "argmin", "any")), keepdims=st.booleans())
+@given(case=cases(), op=st.sampled_from(("sum", "mean", "argmin", "any")), keepdims=st.booleans())
 def test_layouts(case: tuple[np.ndarray, tuple[int, ...]], op: str, keepdims: bool, device: Device) -> None:
     x, axes = case
     axis: Any = axes
@@ -153,7 +164,7 @@ def test_layouts(case: tuple[np.ndarray, tuple[int, ...]], op: str, keepdims: bo
         axis = axes[0] if axes else None
         axes = axes[:1] if axes else tuple(range(x.ndim))
     shape = tuple(1 if a in axes else n for a, n in enumerate(x.shape) if keepdims or a not in axes)
-    if op in ("max", "argmin") and math.prod(x.shape[a] for a in axes) == 0:
+    if op == "argmin" and math.prod(x.shape[a] for a in axes) == 0:
         with pytest.raises(ShapeError):
             reduce(op, to_device(x, device), axis=axis, keepdims=keepdims)
         return

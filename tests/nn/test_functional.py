@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nvfp as nf
-from nvfp.errors import GradientError
+from nvfp.errors import DTypeError, GradientError, ShapeError
 from nvfp.nn.functional.activation import activation
 from nvfp.nn.functional.cross_entropy import cross_entropy
 from nvfp.nn.functional.embedding import embedding
@@ -51,6 +51,20 @@ def test_cross_entropy_none_keeps_the_shape_of_targets(device: Any) -> None:
     assert x.grad.shape == x.shape
 
 
+def test_cross_entropy_takes_any_strides_and_only_matching_targets(device: Any) -> None:
+    x = nf.permute_dims(nf.random.default_rng(0).normal(size=(3, 2, 5)), (1, 0, 2))
+    targets = nf.permute_dims(nf.asarray(np.asarray([[0, 3], [1, 4], [2, 0]])), (1, 0))
+    got = []
+    for a, t in ((x, targets), (nf.copy(x), nf.copy(targets))):
+        a.requires_grad = True
+        loss = cross_entropy(a, t, reduction="none")
+        loss.backward(nf.permute_dims(nf.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), (1, 0)))
+        got.append((np.asarray(loss).tobytes(), np.asarray(a.grad).tobytes()))
+    assert got[0] == got[1]
+    with pytest.raises(ShapeError, match=r"logits \[..., V\] and targets \[...\]"):
+        cross_entropy(x, nf.copy(targets).reshape((3, 2)))
+
+
 @pytest.mark.parametrize("kind", ["gelu", "relu", "silu"])
 def test_activation_gradient(device: Any, kind: str) -> None:
     x = nf.asarray(np.linspace(-4, 4, 33, dtype=np.float32), requires_grad=True)
@@ -60,6 +74,24 @@ def test_activation_gradient(device: Any, kind: str) -> None:
     up, down = (np.asarray(activation(nf.asarray((a + s * h).astype(np.float32)), kind), np.float64) for s in (1, -1))
     keep = np.abs(a) > 0.01  # relu's corner
     np.testing.assert_allclose(np.asarray(x.grad)[keep], ((up - down) / (2 * h))[keep], atol=2e-3)
+
+
+@pytest.mark.parametrize("recipe", [None, nf.recipes.MXFP8BlockScaling()], ids=["dense", "mxfp8"])
+def test_quantized_inputs_count_as_their_values(device: Any, recipe: Any) -> None:
+    q = nf.random.default_rng(0).normal(size=(4, 32)).astype(nf.mxfp8)
+    layer = nf.nn.Linear(32, 8, rng=nf.random.default_rng(1))
+    targets = nf.asarray(np.arange(4))
+    for function in (lambda x: activation(x, "gelu"), lambda x: cross_entropy(x, targets), layer):
+        with nf.autocast(enabled=recipe is not None, recipe=recipe):
+            got, want = function(q), function(q.astype(nf.float32))
+        assert type(got) is nf.Array and np.asarray(got).tobytes() == np.asarray(want).tobytes()
+
+
+def test_what_is_no_array_is_refused_by_name(device: Any) -> None:
+    with pytest.raises(DTypeError, match=r"\[linear\] expected arrays or scalars, got list"):
+        nf.nn.Linear(2, 2)([[1.0, 2.0]])  # type: ignore[arg-type]
+    with pytest.raises(DTypeError, match=r"\[embedding\]"):
+        nf.nn.Embedding(2, 2)([0, 1])  # type: ignore[arg-type]
 
 
 def test_fused_rules_refuse_second_order_by_name(device: Any) -> None:

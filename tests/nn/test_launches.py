@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nvfp as nf
-from nvfp import recipes
+from tests.recipes.every import RECIPES
 
 pytestmark = pytest.mark.gpu
 
@@ -20,13 +20,6 @@ LAUNCHES = {
     "fp8-current": 17,
     "mxfp8": 16,
     "nvfp4": 24,
-}
-RECIPES = {
-    "bf16": None,
-    "fp8": recipes.DelayedScaling(amax_history_len=4),
-    "fp8-current": recipes.Float8CurrentScaling(),
-    "mxfp8": recipes.MXFP8BlockScaling(),
-    "nvfp4": recipes.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True),
 }
 
 

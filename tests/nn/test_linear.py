@@ -28,6 +28,16 @@ RECIPES: dict[str, recipes.Recipe | None] = {
     ),
 }
 ROWS = {"bf16": "linear_bf16", "mxfp8": "linear_mxfp8", "nvfp4": "linear_nvfp4"}
+
+
+def rows(name: str, device: Any) -> tuple[str, str]:
+    """Rows of fprop and of the two gradients: only Hopper's FP8 cores keep fewer bits, and only fprop is fast."""
+    row = ROWS.get(name.removesuffix("_2d").removesuffix("_1d"))
+    if row is not None:
+        return row, row
+    return ("linear_fp8", "gemm_fp8") if device.type == "cuda" else ("linear_mxfp8", "linear_mxfp8")
+
+
 SHAPES = [(32, 64, 48), (7, 33, 18), (1, 16, 1), (130, 96, 144)]
 
 
@@ -66,12 +76,12 @@ def test_three_gemms(device: Any, name: str, shape: tuple[int, int, int]) -> Non
     x_row, x_col = both_sides(x, None if plan is None else plan.x)
     w_row, w_col = both_sides(w, None if plan is None else plan.w)
     dy_row, dy_col = both_sides(dy, None if plan is None else plan.dy)
-    row = ROWS.get(name.removesuffix("_2d").removesuffix("_1d"), "linear_fp8")
+    row, gradient_row = rows(name, device)
     bias = b.astype(np.float64)
     check(np.asarray(y), x_row @ w_row.T + bias, row, scale=np.abs(x_row) @ np.abs(w_row.T) + np.abs(bias))
     assert y.dtype == nf.bfloat16
-    check(np.asarray(xa.grad), dy_row @ w_col, row, scale=np.abs(dy_row) @ np.abs(w_col))
-    check(np.asarray(module.weight.grad), dy_col.T @ x_col, row, scale=np.abs(dy_col.T) @ np.abs(x_col))
+    check(np.asarray(xa.grad), dy_row @ w_col, gradient_row, scale=np.abs(dy_row) @ np.abs(w_col))
+    check(np.asarray(module.weight.grad), dy_col.T @ x_col, gradient_row, scale=np.abs(dy_col.T) @ np.abs(x_col))
     check(
         np.asarray(module.bias.grad),
         dy.astype(np.float64).sum(0),
@@ -89,7 +99,35 @@ def test_parameters_may_have_another_dtype_than_activations(device: Any, name: s
     with nf.autocast(enabled=True, recipe=RECIPES[name]):
         y = module(x)
     y.sum().backward()
-    assert (y.dtype, x.grad.dtype, module.weight.grad.dtype) == (dtype, dtype, nf.float32)
+    assert (y.dtype, x.grad.dtype) == (dtype, dtype)
+    assert (module.weight.grad.dtype, module.bias.grad.dtype) == (nf.float32, nf.float32)
+
+
+def test_bias_gradient_of_narrow_activations_keeps_float32_sums(device: Any) -> None:
+    module = nf.nn.Linear(32, 16, rng=nf.random.default_rng(3))
+    x = nf.ones((257, 32), dtype=nf.bfloat16)
+    with nf.autocast(enabled=True, recipe=RECIPES["mxfp8"]):
+        module(x).sum().backward()
+    assert np.asarray(module.bias.grad).tolist() == [257.0] * 16  # bfloat16 holds 256 and 258 only
+
+
+@pytest.mark.parametrize("name", ["bf16", "mxfp8"])
+def test_leading_axes_of_any_strides(device: Any, name: str) -> None:
+    recipe = RECIPES[name]
+    module = nf.nn.Linear(32, 16, dtype=nf.bfloat16, rng=nf.random.default_rng(0))
+    x = nf.random.default_rng(1).normal(size=(3, 5, 32), dtype=nf.bfloat16)
+    dy = nf.random.default_rng(2).normal(size=(3, 5, 16), dtype=nf.bfloat16)
+    results = []
+    for copied in (False, True):
+        a, g = (nf.permute_dims(z, (1, 0, 2)) for z in (x, dy))
+        a, g = (nf.copy(a), nf.copy(g)) if copied else (a, g)
+        a.requires_grad = True
+        with nf.autocast(enabled=recipe is not None, recipe=recipe):
+            y = module(a)
+        module.zero_grad()
+        y.backward(g)
+        results.append([np.asarray(r).tobytes() for r in (y, a.grad, module.weight.grad, module.bias.grad)])
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -158,6 +196,25 @@ def test_kept_weight_made_without_gradient_serves_backward_later(device: Any) ->
     assert np.array_equal(np.asarray(kept), np.asarray(x.grad))
 
 
+@pytest.mark.parametrize("name", [n for n in RECIPES if n != "bf16"])
+def test_backward_reads_the_weight_of_its_forward(device: Any, name: str) -> None:
+    """A kept weight was made without its column copy; then the optimizer steps before backward runs."""
+    module = nf.nn.Linear(32, 16, bias=False, rng=nf.random.default_rng(0))
+    x = nf.random.default_rng(1).normal(size=(4, 32))
+    grads = []
+    for written in (False, True):
+        with nf.autocast(enabled=True, recipe=RECIPES[name]):
+            module(x, is_first_microbatch=True)
+            a = nf.asarray(x, copy=True, requires_grad=True)
+            y = module(a, is_first_microbatch=False)
+        if written:
+            module.weight.storage.write_((module.weight.detach() * 100.0).raw)
+        y.backward(nf.ones((4, 16)))
+        grads.append(np.asarray(a.grad))
+    assert name == "fp8" or np.array_equal(*grads)
+    assert np.abs(grads[1]).max() < 10 * np.abs(grads[0]).max()  # delayed scales move between the two passes
+
+
 def test_errors_say_what_to_do(device: Any) -> None:
     module = nf.nn.Linear(4, 2)
     with pytest.raises(DTypeError, match=r"\[linear\] expected x and weight of one dtype outside autocast"):
@@ -186,3 +243,22 @@ def test_a_failed_backward_leaves_no_gradient_amax(device: Any) -> None:
         y = module(x)
     y.backward(nf.asarray(np.full((1, 2), 4.0, np.float32)))
     assert np.asarray(module.state_dict()["scaling.backward.amax_history"])[:, 0].tolist() == [0, 0, 4]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_float64_inputs_train(name: str) -> None:
+    module = nf.nn.Linear(8, 4, dtype=nf.float64, device="cpu", rng=nf.random.default_rng(0))
+    x = nf.asarray(np.random.default_rng(0).standard_normal((3, 8)), device="cpu", requires_grad=True)
+    with nf.autocast(enabled=RECIPES[name] is not None, recipe=RECIPES[name]):
+        y = module(x)
+    y.sum().backward()
+    assert y.dtype == x.grad.dtype == module.weight.grad.dtype == module.bias.grad.dtype == nf.float64
+    assert module.bias.grad.tolist() == [3.0] * 4
+
+
+def test_a_refused_input_makes_no_scaling_state(device: Any) -> None:
+    module = nf.nn.Linear(4, 2)
+    for x in (nf.ones((1, 3)), nf.ones((1, 4), dtype=nf.int32), None):
+        with nf.autocast(enabled=True, recipe=RECIPES["fp8"]), pytest.raises((DTypeError, ShapeError)):
+            module(x)  # type: ignore[arg-type]
+    assert list(module.state_dict()) == ["weight", "bias"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nvfp as nf
-from nvfp.errors import ArgumentError
+from nvfp.errors import ArgumentError, DTypeError, ShapeError, StateError
 
 
 def test_registration_and_names(device: Any) -> None:
@@ -102,9 +102,95 @@ def test_train_and_eval_reach_every_module(device: Any) -> None:
     assert all(m.training for _, m in model.named_modules())
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"fc2.scaling.forward.scale": np.ones(3, np.float32)},
+        {"fc2.scaling.sideways.scale": np.ones(2, np.float32)},
+        {"act.scaling.forward.scale": np.ones(2, np.float32)},
+        {"fc2.bias": np.zeros(3, np.float32)},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_state_that_does_not_fit_changes_nothing(device: Any, wrong: dict[str, np.ndarray]) -> None:
+    model, other = (nf.nn.MLP(4, 6, rng=nf.random.default_rng(seed)) for seed in (0, 1))
+    for m, size in ((model, 1.0), (other, 7.0)):
+        with nf.autocast(enabled=True, recipe=nf.recipes.DelayedScaling(amax_history_len=3)):
+            m(nf.full((2, 4), size))
+    before = {k: np.array(v) for k, v in model.state_dict().items()}
+    state = {k: np.array(v) for k, v in other.state_dict().items()}
+    with pytest.raises((StateError, ShapeError), match=r"\[load_state_dict\]"):
+        model.load_state_dict({**state, **wrong})
+    after = model.state_dict()
+    assert all(np.array_equal(before[k], np.asarray(after[k])) for k in before)
+    model.load_state_dict(state)
+    assert all(np.array_equal(state[k], np.asarray(v)) for k, v in model.state_dict().items())
+
+
 def test_zero_grad(device: Any) -> None:
     model = nf.nn.Linear(2, 2)
     model(nf.ones((1, 2))).sum().backward()
     assert model.weight.grad is not None
     model.zero_grad()
     assert model.weight.grad is None
+
+
+@pytest.mark.parametrize("dtype", [nf.int32, nf.nvfp4, nf.float8_e4m3fn, "nonsense"], ids=str)
+def test_to_refuses_a_dtype_that_no_parameter_has(device: Any, dtype: Any) -> None:
+    model = nf.nn.MLP(2, 3)
+    before = model.fc1.weight.storage
+    with pytest.raises(DTypeError):
+        model.to(dtype=dtype)
+    assert model.fc1.weight.storage is before and model.fc1.weight.dtype == nf.float32
+
+
+@pytest.mark.parametrize("state", [None, {"fc2.bias": "abc"}, {"fc2.bias": np.zeros(3)}], ids=repr)
+def test_a_state_of_another_kind_is_refused(device: Any, state: Any) -> None:
+    model = nf.nn.MLP(4, 6)
+    before = {k: np.array(v) for k, v in model.state_dict().items()}
+    given = state if state is None else {**{k: v * 0 for k, v in before.items()}, **state}
+    with pytest.raises((DTypeError, ShapeError)):
+        model.load_state_dict(given)
+    assert all(np.array_equal(before[k], np.asarray(v)) for k, v in model.state_dict().items())
+
+
+def test_half_a_scaling_state_is_refused(device: Any) -> None:
+    model = nf.nn.Linear(2, 2)
+    state = {**model.state_dict(), "scaling.forward.scale": np.ones(2, np.float32)}
+    with pytest.raises(StateError, match="scale and amax_history together"):
+        model.load_state_dict(state)
+
+
+@pytest.mark.parametrize("params", [None, {"weight": np.ones((2, 2), np.float32)}, {"weight": None}], ids=repr)
+def test_functional_call_takes_arrays_only(device: Any, params: Any) -> None:
+    with pytest.raises(DTypeError, match=r"\[functional_call\]"):
+        nf.nn.functional_call(nf.nn.Linear(2, 2), params, nf.ones((1, 2)))
+
+
+def test_a_module_without_super_init_says_so() -> None:
+    class Forgot(nf.nn.Module):
+        def __init__(self) -> None:
+            self.size = 3
+
+    with pytest.raises(StateError, match=r"\[Module\] expected super\(\).__init__\(\) first, got Forgot.size"):
+        Forgot()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nf.nn.Linear(2.5, 3),  # type: ignore[arg-type]
+        lambda: nf.nn.Linear(True, 3),
+        lambda: nf.nn.Linear("a", 3),  # type: ignore[arg-type]
+        lambda: nf.nn.Linear(0, 3),
+        lambda: nf.nn.Linear(2, 3, rng=5),  # type: ignore[arg-type]
+        lambda: nf.nn.Embedding(0, 3),
+        lambda: nf.nn.Activation("foo"),
+        lambda: nf.nn.MLP(2, 3, 0),
+        lambda: nf.nn.MLP(2, 3, activation="foo"),
+        lambda: nf.nn.Sequential(nf.nn.GELU(), 1),  # type: ignore[arg-type]
+    ],
+)
+def test_layers_refuse_nonsense_when_they_are_made(device: Any, make: Any) -> None:
+    with pytest.raises((DTypeError, ArgumentError)):
+        make()

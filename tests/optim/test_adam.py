@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nvfp as nf
-from nvfp.errors import ArgumentError, StateError
+from nvfp.errors import ArgumentError, DTypeError, StateError
 from tests.data.load import load
 
 
@@ -100,3 +100,48 @@ def test_errors(device: Any) -> None:
         nf.optim.AdamW({"p": p}, betas=(1.0, 0.9))
     with pytest.raises(StateError, match="names and shapes"):
         nf.optim.AdamW({"p": p}).load_state_dict({"step": np.zeros((), np.int32)})
+
+
+def test_tied_weights_are_updated_once(device: Any) -> None:
+    w = nf.parameter(nf.ones((2,)))
+    w.grad = nf.ones((2,))
+    tied = nf.optim.AdamW({"a": w, "b": w}, lr=0.1, weight_decay=0.0)
+    tied.step()
+    assert list(tied.params) == ["a"] and np.allclose(np.asarray(w), 0.9)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"lr": "a"}, {"lr": None}, {"lr": -1.0}, {"lr": float("inf")}, {"betas": 0.9}, {"betas": (0.9,)},
+     {"betas": ("a", "b")}, {"betas": (1.0, 0.9)}, {"eps": float("nan")}, {"weight_decay": "x"}],
+    ids=repr,
+)  # fmt: skip
+def test_hyperparameters_are_checked(device: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match=r"\[AdamW\] expected "):
+        nf.optim.AdamW({"w": nf.parameter(nf.ones((2,)))}, **options)
+
+
+def test_a_refused_learning_rate_changes_nothing(device: Any) -> None:
+    optimizer = nf.optim.AdamW({"w": nf.parameter(nf.ones((2,)))}, lr=0.5)
+    for value in ("q", -1.0, None):
+        with pytest.raises(ArgumentError):
+            optimizer.lr = value  # type: ignore[assignment]
+    assert optimizer.lr == 0.5
+
+
+@pytest.mark.parametrize("params", [None, [1], {"a": 1}, {"a": np.ones(3)}], ids=repr)
+def test_what_is_no_parameter_is_refused(device: Any, params: Any) -> None:
+    with pytest.raises(DTypeError, match=r"\[AdamW\] expected "):
+        nf.optim.AdamW(params)
+    for p in (nf.parameter(nf.ones((2,), dtype=nf.float64)), nf.ones((2, 32)).astype(nf.mxfp8)):
+        with pytest.raises(DTypeError, match="Arrays of float32, bfloat16 or float16"):
+            nf.optim.AdamW({"a": p})
+
+
+def test_a_state_of_another_kind_changes_nothing(device: Any) -> None:
+    optimizer = nf.optim.AdamW({"w": nf.parameter(nf.ones((2,)))})
+    good = {k: np.array(v) for k, v in optimizer.state_dict().items()}
+    for state in (None, {**good, "hyper": "abc"}, {**{k: v + 1 for k, v in good.items()}, "exp_avg_sq.w": np.ones(3)}):
+        with pytest.raises((DTypeError, StateError)):
+            optimizer.load_state_dict(state)  # type: ignore[arg-type]
+    assert all(np.array_equal(good[k], np.asarray(v)) for k, v in optimizer.state_dict().items())

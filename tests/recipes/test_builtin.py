@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,25 @@ def test_nvfp4_says_what_is_not_built(kwargs: dict[str, bool], text: str) -> Non
         recipes.NVFP4BlockScaling(**kwargs)
 
 
+@pytest.mark.parametrize(
+    "argument",
+    [{"fp8_dpa": True}, {"fp8_mha": True}, {"backward_override": "dequantized"}],
+    ids=lambda a: next(iter(a)),
+)
+@pytest.mark.parametrize("name", ["DelayedScaling", "Float8CurrentScaling", "MXFP8BlockScaling", "NVFP4BlockScaling"])
+def test_arguments_of_te_that_are_not_built_say_so(name: str, argument: dict[str, object]) -> None:
+    make, options = getattr(recipes, name), NVFP4_FOR_NOW if name == "NVFP4BlockScaling" else {}
+    make(**options, fp8_dpa=False, fp8_mha=False, backward_override=None)
+    with pytest.raises(NotBuiltError, match=rf"\[{name}\] expected {next(iter(argument))} left off"):
+        make(**options, **argument)
+
+
+@pytest.mark.parametrize("argument", [{"row_scaled_activation": True}, {"nvfp4_4over6": "all"}], ids=str)
+def test_nvfp4_variants_that_are_not_built_say_so(argument: dict[str, object]) -> None:
+    with pytest.raises(NotBuiltError, match=next(iter(argument))):
+        recipes.NVFP4BlockScaling(**NVFP4_FOR_NOW, **argument)
+
+
 @pytest.mark.parametrize("kwargs", [{"amax_history_len": 0}, {"amax_compute_algo": "median"}])
 def test_bad_delayed_arguments(kwargs: dict[str, object]) -> None:
     with pytest.raises(ArgumentError, match="DelayedScaling"):
@@ -80,3 +100,30 @@ def test_callables_are_refused_by_name() -> None:
 
 def test_recipes_are_frozen_and_hashable() -> None:
     assert len({recipes.DelayedScaling(), recipes.DelayedScaling(), recipes.DelayedScaling(margin=1)}) == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"margin": 1.5},
+        {"margin": "a"},
+        {"margin": True},
+        {"margin": 1000},
+        {"amax_history_len": 2.5},
+        {"reduce_amax": 1},
+    ],
+    ids=repr,
+)
+def test_delayed_scaling_refuses_nonsense_when_it_is_made(options: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match=r"\[DelayedScaling\] expected "):
+        recipes.DelayedScaling(**options)
+
+
+def test_the_other_recipes_refuse_nonsense_when_they_are_made() -> None:
+    with pytest.raises(ArgumentError, match="margin as an int"):
+        recipes.MXFP8BlockScaling(margin="a")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="disable_rht as a bool"):
+        recipes.NVFP4BlockScaling(disable_rht="no")  # type: ignore[arg-type]
+    for epsilon in (-1.0, float("nan"), "a"):
+        with pytest.raises(ArgumentError, match="amax_epsilon >= 0"):
+            recipes.Float8CurrentScaling(amax_epsilon=epsilon)  # type: ignore[arg-type]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
+import numpy as np
 import pytest
 
+import nvfp as nf
 from nvfp import recipes
 from nvfp.errors import DTypeError
 from nvfp.recipes.context import autocast, current_recipe
@@ -40,6 +43,29 @@ def test_one_object_inside_itself() -> None:  # H19 c
     with context:
         assert current_recipe() is A
     assert current_recipe() is None
+
+
+def quantizes_currently() -> bool:
+    """Whether a layer called here runs under current scaling: 17 then ties to 16."""
+    layer = nf.nn.Linear(2, 2, bias=False)
+    layer.load_state_dict({"weight": np.eye(2, dtype=np.float32)})
+    y = np.asarray(layer(nf.asarray([[17.0, 448.0]])))
+    return bool(np.allclose(y, [[16, 448]], rtol=1e-6))
+
+
+def test_h19_layers_follow_the_context(device: Any) -> None:
+    context = autocast(enabled=True, recipe=B)
+    with context:
+        with autocast(enabled=False):
+            assert not quantizes_currently()
+        assert quantizes_currently()  # a
+        with pytest.raises(ValueError, match="inner"), autocast(enabled=True, recipe=A):
+            raise ValueError("inner")
+        assert quantizes_currently()  # b
+        with context:
+            assert quantizes_currently()
+        assert quantizes_currently()  # c
+    assert not quantizes_currently()
 
 
 def test_one_object_in_two_places() -> None:

@@ -84,6 +84,21 @@ def test_backward_inside_the_context_ends_a_step(device: Any) -> None:
     assert to_numpy(module._states["forward"].amax_history)[:, 0].tolist() == [0, 0, 8, 8]  # the exit adds no step
 
 
+def test_value_and_grad_inside_the_context_ends_a_step(device: Any) -> None:
+    recipe = recipes.DelayedScaling(amax_history_len=4)
+    module = layer()
+
+    def loss(params: dict[str, nf.Array], x: nf.Array) -> nf.Array:
+        return nf.nn.functional_call(module, params, x).sum()
+
+    params = {name: p.detach() for name, p in module.parameters().items()}
+    with nf.autocast(enabled=True, recipe=recipe):
+        for amax in (8.0, 4.0):
+            nf.value_and_grad(loss, argnums=(0, 1))(params, nf.asarray(np.full((1, 1), amax, np.float32)))
+    for which, newest in (("forward", [0, 0, 8, 4]), ("backward", [0, 0, 1, 1])):
+        assert to_numpy(module._states[which].amax_history)[:, 0].tolist() == newest
+
+
 def test_backward_outside_ends_the_gradient_step_once(device: Any) -> None:
     module = layer()
     x = nf.asarray(np.full((1, 1), 2.0, np.float32), requires_grad=True)
@@ -150,3 +165,19 @@ def test_recipe_changed_in_mid_training(device: Any) -> None:
     assert forward_scale(module) == 112
     run(module, recipes.DelayedScaling(fp8_format=recipes.Format.E4M3, amax_history_len=6), 1.0)
     assert to_numpy(module._states["forward"].amax_history)[:, 0].tolist() == [0, 0, 0, 2, 1, 1]
+
+
+def test_loading_writes_scaling_state_in_place(device: Any) -> None:
+    recipe = recipes.DelayedScaling(amax_history_len=3)
+    module, other = layer(), layer()
+    run(module, recipe, 8.0)
+    run(other, recipe, 2.0)
+    state = module._states["forward"]
+    arrays = (state.scale, state.amax_history)
+    module.load_state_dict({k: np.array(v) for k, v in other.state_dict().items()})
+    assert module._states["forward"] is state
+    assert state.scale is arrays[0] and state.amax_history is arrays[1]
+    assert to_numpy(state.scale).tolist() == to_numpy(other._states["forward"].scale).tolist()
+    run(module, recipe, 1.0)
+    run(other, recipe, 1.0)
+    assert forward_scale(module) == forward_scale(other)

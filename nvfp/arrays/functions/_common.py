@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -114,17 +115,56 @@ def axis_tuple(op: str, axis: Any, ndim: int) -> Axes:
     Raises:
         ShapeError: an axis out of range, or twice.
     """
-    axes = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
+    axes = integers(op, "axis", axis)
     if any(not -ndim <= a < ndim for a in axes) or len({a % ndim for a in axes}) != len(axes):
         raise ShapeError(message(op, f"different axes of {ndim} dimensions", axis, "count from -ndim to ndim - 1"))
-    return tuple(int(a) % ndim for a in axes)
+    return tuple(a % ndim for a in axes)
 
 
-def one_axis(op: str, axis: int, ndim: int) -> int:
+def one_axis(op: str, axis: Any, ndim: int) -> int:
     """Return one axis counted from the front."""
-    return axis_tuple(op, axis, ndim)[0]
+    return axis_tuple(op, (integer(op, "axis", axis),), ndim)[0]
+
+
+def integer(op: str, name: str, value: Any) -> int:
+    """Return an integer argument (Python, NumPy or a 0-d integer Array) as an int.
+
+    Raises:
+        DTypeError: a bool, a float, or no number.
+    """
+    if type(value) is int:
+        return value
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise DTypeError(message(op, f"{name} in whole numbers", repr(value), "pass an int")) from None
+
+
+def integers(op: str, name: str, value: Any) -> tuple[int, ...]:
+    """Return one integer, or a sequence of them, as a tuple of ints.
+
+    Raises:
+        DTypeError: an entry that is no integer.
+    """
+    if isinstance(value, int | str) or not hasattr(value, "__iter__") or getattr(value, "shape", None) == ():
+        return (integer(op, name, value),)
+    return tuple([integer(op, name, n) for n in value])
 
 
 def is_storage(dtype: Any) -> bool:
     """Whether a dtype only stores values (quantized, narrow): gradients of such arrays are float32."""
     return not isinstance(dtype, np.dtype) or is_narrow(dtype)
+
+
+def real(op: str, value: Any) -> Any:
+    """Return a real scalar (Python, NumPy or a 0-d array) as a Python number.
+
+    Raises:
+        DTypeError: anything else.
+    """
+    value = value.item() if getattr(value, "shape", None) == () else value
+    if not isinstance(value, int | float):
+        raise DTypeError(message(op, "real numbers", repr(value), "pass ints or floats"))
+    return value

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nvfp.arrays.array import Array, wrap
-from nvfp.arrays.functions._common import array, dense, is_storage
+from nvfp.arrays.functions._common import any_array, array, dense, integer, is_storage
 from nvfp.arrays.quantized import QuantizedArray, quantized
 from nvfp.arrays.registry import nf, public
 from nvfp.autograd.tape import Node
@@ -63,8 +63,7 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: Any = None) ->
         >>> nf.asarray([1.0, 300.5], device="cpu").astype(nf.bfloat16)
         nf.array([1, 300], dtype=bfloat16)
     """
-    if device is not None:
-        x = to_device(x, device)
+    x = any_array("astype", x) if device is None else to_device(x, device)
     target = as_dtype(dtype)
     if target == x.dtype:
         return nf.copy(x) if copy else x
@@ -87,6 +86,8 @@ def _word(op: str, name: str, value: Any, x: Array) -> Any:
     if value is None:
         return None
     word = value if isinstance(value, Array) else nf.asarray(value, device=x.device)
+    if word is not value and word.ndim == 0 and word.dtype.kind in "iuf" and not 0 < value < np.inf:
+        raise ArgumentError(message(op, f"{name} positive and finite", value, "pass a decode factor"))
     if word.shape != ():
         raise ArgumentError(
             message(op, f"{name} as a scalar", f"shape {word.shape}", "pass one decode factor per tensor")
@@ -144,6 +145,7 @@ def quantize(
         raise DTypeError(message("quantize", "a quantized dtype", target, "use x.astype for dense dtypes"))
     if not x._differentiable:
         raise DTypeError(message("quantize", "a floating array", x.dtype, "cast it to float32 first"))
+    axis = integer("quantize", "axis", axis)
     factor = _word("quantize", "scale", scale, x)
     multiplier = None if factor is None else elementwise("reciprocal", factor)
     word = _word("quantize", "tensor_scale", tensor_scale, x)
@@ -237,7 +239,7 @@ def to_device(x: Array, device: Any, /, *, stream: Any = None) -> Array:
     """
     if stream is not None:
         raise ArgumentError(message("to_device", "stream=None", stream, "set the current CuPy stream instead"))
-    target = check_usable(device, "to_device")
+    x, target = any_array("to_device", x), check_usable(device, "to_device")
     if target is x.device:
         return x
     node = dense("to_device", (x,), _back, (x.device,))
@@ -281,6 +283,7 @@ def copy(x: Array, /) -> Array:
         >>> nf.copy(x) is x
         False
     """
+    x = any_array("copy", x)
     if isinstance(x, QuantizedArray):
         return quantized(x._on(lambda raw: cast(raw, raw.dtype)), _conversion("copy", x))
     raw = elementwise("copy", x.raw) if x.dtype.kind == "c" else cast(x.raw, x.raw.dtype)

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from nvfp.arrays.array import Array, wrap
-from nvfp.arrays.functions._common import dense, fit, like, promoted, raw_of
+from nvfp.arrays.functions._common import dense, fit, like, operand, promoted, raw_of
 from nvfp.arrays.functions._factory import binary, unary
 from nvfp.arrays.registry import nf, public
 from nvfp.errors import ArgumentError, message
@@ -140,10 +140,11 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
     """
     if min is None and max is None:
         raise ArgumentError(message("clip", "min or max", "neither", "pass a bound"))
+    x = operand("clip", x)
     if any(getattr(bound, "_node", None) is not None for bound in (min, max)):
         raised = x if min is None else nf.maximum(x, min)
         return raised if max is None else nf.minimum(raised, max)
-    found, dtype = promoted("clip", *(a for a in (x, min, max) if a is not None))
+    found, dtype = promoted("clip", x, *(a for a in (min, max) if a is not None))
     x, bounds = found[0], iter(found[1:])
     low, high = (None if bound is None else next(bounds) for bound in (min, max))
     op = "maximum" if high is None else "minimum" if low is None else "clip"

@@ -9,13 +9,13 @@ import numpy as np
 
 from nvfp.arrays import blocks
 from nvfp.arrays.array import Array, wrap
-from nvfp.arrays.functions._common import any_array, dense, fit, is_storage, like, one_axis, view
+from nvfp.arrays.functions._common import any_array, dense, fit, integer, is_storage, like, one_axis, view
 from nvfp.arrays.functions.conversion import bits
 from nvfp.arrays.functions.joining import fill
 from nvfp.arrays.quantized import QuantizedArray, quantized
 from nvfp.arrays.registry import nf, public
-from nvfp.dtypes.dense import bfloat16, float16, float32
-from nvfp.errors import BlockIndexError, DeviceError, DTypeError, NotBuiltError, message
+from nvfp.dtypes.dense import bfloat16, float16, float32, int64
+from nvfp.errors import ArgumentError, BlockIndexError, DeviceError, DTypeError, NotBuiltError, ShapeError, message
 from nvfp.kernels.cast import cast
 from nvfp.kernels.elementwise import elementwise
 from nvfp.kernels.embedding import embedding_vjp
@@ -47,7 +47,7 @@ def _is_mask(entry: Any) -> bool:
 
 def _entry(op: str, entry: Any, x: Array) -> Any:
     if entry is None or entry is Ellipsis or isinstance(entry, slice):
-        return _plain_slice(entry) if isinstance(entry, slice) else entry
+        return _plain_slice(op, entry) if isinstance(entry, slice) else entry
     if isinstance(entry, bool | np.bool_):
         raise DTypeError(
             message(op, "integers, slices or index arrays", repr(entry), "index with x[None] or a mask array")
@@ -66,16 +66,23 @@ def _entry(op: str, entry: Any, x: Array) -> Any:
     return entry.raw
 
 
-def _plain_slice(entry: slice) -> slice:
+def _plain_slice(op: str, entry: slice) -> slice:
     parts = (entry.start, entry.stop, entry.step)
-    return slice(*(None if p is None else p.__index__() for p in parts))
+    start, stop, step = (None if p is None else integer(op, "slice", p) for p in parts)
+    if step == 0:
+        raise ArgumentError(message(op, "a slice step that is not 0", "0", "pass another step"))
+    return slice(start, stop, step)
 
 
 def _read(op: str, raw: Any, key: Key) -> Any:
     try:
         return bits(raw)[(*key, ...)].view(raw.dtype)
     except IndexError as error:
-        raise BlockIndexError(message(op, f"indices within {raw.shape}", error, "count from -n to n - 1")) from None
+        raise _out_of_range(op, raw, error) from None
+
+
+def _out_of_range(op: str, raw: Any, error: IndexError) -> BlockIndexError:
+    return BlockIndexError(message(op, f"indices within {raw.shape}", error, "count from -n to n - 1"))
 
 
 def _getitem_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, ...]:
@@ -222,8 +229,20 @@ def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Array:
 def _setitem_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, ...]:
     key, basic, target = saved
     dx = _written(g, key, basic, nf.zeros((), dtype=g.dtype, device=g.device)) if needs[0] else None
-    dv = fit(_gather(g, key, basic), target) if needs[1] else None
+    dv = None
+    if needs[1]:
+        taken = _gather(g, key, basic)
+        dv = fit(taken if basic else nf.where(_stayed(g, key), taken, 0.0), target)
     return dx, dv
+
+
+def _stayed(g: Array, key: Key) -> Array:
+    """Which of the written elements was the last one at its place: only these reach the result."""
+    slots = nf.zeros(g.shape, dtype=int64, device=g.device).raw
+    count = math.prod(_read("setitem", slots, key).shape)
+    order = nf.arange(count, device=g.device).raw.reshape(_read("setitem", slots, key).shape)
+    slots[key] = order
+    return wrap(elementwise("equal", slots[key], order))
 
 
 def _written(x: Array, key: Key, basic: bool, value: Array) -> Array:
@@ -234,16 +253,19 @@ def _written(x: Array, key: Key, basic: bool, value: Array) -> Array:
 
 
 def _write(raw: Any, key: Key, basic: bool, value: Any) -> None:
-    target = _read("setitem", raw, key) if basic else None
-    if target is None:
-        bits(raw)[key] = bits(value if value.dtype == raw.dtype else cast(value, raw.dtype))
-        return
-    spread = (
-        np.broadcast_to(value, target.shape)
-        if isinstance(value, np.ndarray)
-        else nf.broadcast_to(wrap(value), target.shape).raw
-    )
-    fill(target, spread)
+    try:
+        if not basic:
+            bits(raw)[key] = bits(value if value.dtype == raw.dtype else cast(value, raw.dtype))
+            return
+        target = _read("setitem", raw, key)
+        spare = value.ndim - target.ndim  # NumPy lets a value have more leading axes of length 1
+        value = value.reshape(value.shape[spare:]) if spare > 0 and value.shape[:spare] == (1,) * spare else value
+        fill(target, nf.broadcast_to(wrap(value), target.shape).raw)
+    except ValueError:
+        expected = f"a value that broadcasts to x[key], x of {raw.shape}"
+        raise ShapeError(message("setitem", expected, value.shape, "reshape the value")) from None
+    except IndexError as error:
+        raise _out_of_range("setitem", raw, error) from None
 
 
 @public
@@ -280,6 +302,8 @@ def setitem(x: Array, key: Any, value: Any, /) -> None:
     if x.is_parameter:
         if value._node is not None:
             x._assign(_written(x, entries, basic, value), "setitem")
+        if value._storage is x.storage:  # a view of x itself: read before it is written
+            value = nf.copy(value)
         _write(x.storage.raw, entries, basic, value.raw)
         x.storage.touch()
         return

@@ -10,10 +10,20 @@ import numpy as np
 
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.creation import empty_raw
-from nvfp.arrays.functions._common import array, axis_tuple, dense, fit, like, one_axis, promoted
+from nvfp.arrays.functions._common import (
+    any_array,
+    array,
+    axis_tuple,
+    dense,
+    fit,
+    integers,
+    like,
+    one_axis,
+    promoted,
+)
 from nvfp.arrays.registry import nf, public
 from nvfp.arrays.storage import copy_into
-from nvfp.errors import ArgumentError, ShapeError, message
+from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels.elementwise import elementwise
 
 
@@ -24,6 +34,15 @@ def _concat_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> list
         fit(nf.getitem(g, (*before, slice(a, b))), target) if need else None
         for (a, b), target, need in zip(pairwise(bounds), targets, needs, strict=True)
     ]
+
+
+def _several(op: str, arrays: Any) -> list[Array]:
+    """The Arrays of a list of at least one."""
+    if not isinstance(arrays, Array | np.ndarray | list | tuple):
+        raise DTypeError(message(op, "a list of arrays", type(arrays).__name__, "pass [x, y, ...]"))
+    if len(arrays) == 0:
+        raise ShapeError(message(op, "at least one array", "none", "pass a list of arrays"))
+    return [array(op, x) for x in arrays]
 
 
 @public
@@ -42,9 +61,8 @@ def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Array:
         >>> nf.concat([nf.zeros((2,), device="cpu"), nf.ones((1,), device="cpu")])
         nf.array([0., 0., 1.])
     """
-    if not arrays:
-        raise ShapeError(message("concat", "at least one array", "none", "pass a list of arrays"))
-    found, dtype = promoted("concat", *(array("concat", x) for x in arrays))
+    given = _several("concat", arrays)
+    found, dtype = promoted("concat", *given)
     if axis is None:
         found, axis = tuple(nf.reshape(x, (-1,)) for x in found), 0
     place = one_axis("concat", axis, found[0].ndim)
@@ -85,7 +103,7 @@ def stack(arrays: Sequence[Any], /, axis: int = 0) -> Array:
         >>> nf.stack([nf.zeros((2,), device="cpu"), nf.ones((2,), device="cpu")], axis=1).shape
         (2, 2)
     """
-    found = [array("stack", x) for x in arrays]
+    found = _several("stack", arrays)
     if len({x.shape for x in found}) > 1:
         raise ShapeError(message("stack", "arrays of one shape", [x.shape for x in found], "broadcast them first"))
     return concat([nf.expand_dims(x, axis) for x in found], axis=axis)
@@ -125,14 +143,16 @@ def split(x: Any, sections: int | Sequence[int], /, axis: int = 0) -> list[Array
         >>> [part.shape for part in nf.split(nf.zeros((6, 2), device="cpu"), [1, 4])]
         [(1, 2), (3, 2), (2, 2)]
     """
+    x = any_array("split", x)
     place = one_axis("split", axis, x.ndim)
-    length = x.shape[place]
-    if isinstance(sections, int):
+    length, positions = x.shape[place], integers("split", "sections", sections)
+    if isinstance(sections, int | np.integer):
+        sections = positions[0]
         if sections < 1 or length % sections:
             raise ShapeError(message("split", f"a divisor of {length}", sections, "pass the positions instead"))
         bounds = [length // sections * i for i in range(sections + 1)]
     else:
-        bounds = [0, *sections, length]
+        bounds = [0, *positions, length]
     return [nf.getitem(x, (slice(None),) * place + (slice(a, b),)) for a, b in pairwise(bounds)]
 
 
@@ -157,7 +177,8 @@ def roll(x: Any, /, shift: int | Sequence[int], axis: int | Sequence[int] | None
     if axis is None:
         return nf.reshape(roll(nf.reshape(x, (-1,)), shift, axis=0), x.shape)
     places = axis_tuple("roll", axis, x.ndim)
-    shifts = (shift,) * len(places) if isinstance(shift, int) else tuple(shift)
+    shifts = integers("roll", "shift", shift)
+    shifts = shifts * len(places) if np.ndim(shift) == 0 else shifts
     if len(shifts) != len(places):
         raise ShapeError(message("roll", f"{len(places)} shifts", shifts, "give one per axis"))
     for place, by in zip(places, shifts, strict=True):
@@ -204,13 +225,18 @@ def tile(x: Any, repetitions: int | Sequence[int], /) -> Array:
         x: Array.
         repetitions: how often along each axis; the last ones if they are fewer than the axes.
 
+    Raises:
+        ArgumentError: a negative number.
+
     Example:
         >>> import nvfp as nf
         >>> nf.tile(nf.arange(2, device="cpu"), (2, 2)).tolist()
         [[0, 1, 0, 1], [0, 1, 0, 1]]
     """
     x = array("tile", x)
-    counts = (repetitions,) if isinstance(repetitions, int) else tuple(repetitions)
+    counts = integers("tile", "repetitions", repetitions)
+    if any(n < 0 for n in counts):
+        raise ArgumentError(message("tile", "repetitions >= 0", repetitions, "pass how often, per axis"))
     ndim = max(len(counts), x.ndim)
     shape, counts = (1,) * (ndim - x.ndim) + x.shape, (1,) * (ndim - len(counts)) + counts
     between = nf.reshape(x, tuple(n for length in shape for n in (1, length)))
@@ -240,12 +266,11 @@ def pad(x: Any, widths: int | Sequence[Any], /, *, value: float = 0) -> Array:
         nf.array([0., 1., 1., 0., 0.])
     """
     x = array("pad", x)
-    if isinstance(widths, int):
-        pairs: tuple[Any, ...] = ((widths, widths),) * x.ndim
-    elif widths and isinstance(widths[0], int):
-        pairs = (tuple(widths),) * x.ndim
+    given = widths.tolist() if isinstance(widths, np.ndarray | np.generic) else widths
+    if isinstance(given, list | tuple) and all(isinstance(w, list | tuple) for w in given):
+        pairs = tuple(integers("pad", "widths", w) for w in given)
     else:
-        pairs = tuple(tuple(w) for w in widths)
+        pairs = (integers("pad", "widths", given) * (2 if np.ndim(given) == 0 else 1),) * x.ndim
     if len(pairs) != x.ndim or any(len(w) != 2 or min(w) < 0 for w in pairs):
         raise ShapeError(message("pad", f"{x.ndim} pairs of widths >= 0", widths, "give (before, after) per axis"))
     shape = tuple(n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True))

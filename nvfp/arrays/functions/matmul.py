@@ -27,6 +27,8 @@ def _vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, 
 
 def _product(a: Array, b: Array, dtype: np.dtype) -> Array:
     """Multiply [..., M, K] by [..., K, N]: the recorded product."""
+    if dtype.kind == "c":  # quantized and narrow arrays count with their values
+        a, b = (nf.astype(x, float32) if is_storage(x.dtype) else x for x in (a, b))
     if dtype.kind in "iubc":
         return wrap(np.matmul(a.raw, b.raw) if isinstance(a.raw, np.ndarray) else a.raw @ b.raw)
     y = gemm(_floating(a, dtype).raw, _floating(b, dtype).raw, dtype=dtype)
@@ -95,6 +97,8 @@ def _check(a: Array, b: Array) -> None:
         raise ShapeError(message("matmul", "arrays with axes", f"{a.shape} @ {b.shape}", "use x * y for scalars"))
     if a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
         raise ShapeError(message("matmul", "equal inner lengths", f"{a.shape} @ {b.shape}", "transpose one operand"))
+    if a.ndim > 2 and b.ndim > 2:
+        nf.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     if a.device is not b.device:
         raise DeviceError(
             message("matmul", "operands on one device", f"{a.device} and {b.device}", "move one with x.to_device(...)")

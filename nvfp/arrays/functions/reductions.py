@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nvfp.arrays.array import Array, wrap
-from nvfp.arrays.functions._common import HALVES, array, axis_tuple, dense, fit, like, widened
+from nvfp.arrays.functions._common import HALVES, array, axis_tuple, dense, fit, like, one_axis, real, widened
 from nvfp.arrays.registry import nf, public
 from nvfp.autograd.tape import Output
 from nvfp.dtypes.dense import as_dtype, float32, int64, uint64
@@ -217,7 +217,7 @@ def var(x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool
     axes = _axes("var", axis, x.ndim)
     (wide,) = widened(x)
     distance = wide - nf.mean(wide, axis=axes, keepdims=True)
-    count = math.prod(x.shape[a] for a in axes) - correction
+    count = math.prod(x.shape[a] for a in axes) - real("var", correction)
     total = nf.sum(distance * distance, axis=axes, keepdims=keepdims)
     return nf.astype(total * (1.0 / count) if count > 0 else total * math.nan, x.dtype, copy=False)
 
@@ -286,7 +286,7 @@ def _position(op: Literal["argmax", "argmin"], x: Any, axis: int | None, keepdim
     x = array(op, x)
     if x.size == 0:
         raise ShapeError(message(op, "at least one element", f"shape {x.shape}", "reduce over axes with elements"))
-    chosen = None if axis is None else axis_tuple(op, axis, x.ndim)[0]
+    chosen = None if axis is None else one_axis(op, axis, x.ndim)
     return wrap(reduce(op, x.raw, axis=chosen, keepdims=keepdims))
 
 

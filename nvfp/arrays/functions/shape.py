@@ -10,7 +10,7 @@ import numpy as np
 
 from nvfp.arrays import blocks
 from nvfp.arrays.array import Array, wrap
-from nvfp.arrays.functions._common import any_array, array, axis_tuple, dense, fit, like, view
+from nvfp.arrays.functions._common import any_array, array, axis_tuple, dense, fit, integers, like, one_axis, view
 from nvfp.arrays.quantized import QuantizedArray, quantized
 from nvfp.arrays.registry import nf, public
 from nvfp.errors import ArgumentError, ShapeError, message
@@ -23,7 +23,7 @@ Shape = int | Sequence[int]
 
 def _lengths(op: str, shape: Shape, size: int) -> tuple[int, ...]:
     """The whole shape, with one -1 filled in."""
-    found = (int(shape),) if isinstance(shape, int | np.integer) else tuple(int(n) for n in shape)
+    found = integers(op, "shape", shape)
     if found.count(-1) == 1:
         rest = math.prod(n for n in found if n != -1)
         if rest and size % rest == 0:
@@ -168,7 +168,7 @@ def swapaxes(x: Any, axis1: int, axis2: int, /) -> Array:
         (4, 3, 2)
     """
     x = any_array("swapaxes", x)
-    a, b = (axis_tuple("swapaxes", axis, x.ndim)[0] for axis in (axis1, axis2))
+    a, b = one_axis("swapaxes", axis1, x.ndim), one_axis("swapaxes", axis2, x.ndim)
     order = list(range(x.ndim))
     order[a], order[b] = b, a
     return permute_dims(x, order)
@@ -218,8 +218,9 @@ def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
         (1, 2, 3, 1)
     """
     x = any_array("expand_dims", x)
-    count = 1 if isinstance(axis, int) else len(axis)
-    places = axis_tuple("expand_dims", axis, x.ndim + count)
+    axes = integers("expand_dims", "axis", axis)
+    count = len(axes)
+    places = axis_tuple("expand_dims", axes, x.ndim + count)
     key = [None if i in places else slice(None) for i in range(x.ndim + count)]
     node = dense("expand_dims", (x,), _reshape_vjp, (x.shape,))
     if isinstance(x, QuantizedArray):
@@ -276,7 +277,7 @@ def broadcast_to(x: Any, /, shape: Shape) -> Array:
         (2, 3, 4)
     """
     x = array("broadcast_to", x)
-    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    lengths = integers("broadcast_to", "shape", shape)
     if x.shape == lengths:
         return view(x, x.raw, dense("broadcast_to", (x,), _broadcast_vjp, (like(x),)))
     strides = _broadcast_strides(x, lengths)
@@ -286,7 +287,7 @@ def broadcast_to(x: Any, /, shape: Shape) -> Array:
 
 def _broadcast_strides(x: Array, lengths: tuple[int, ...]) -> tuple[int, ...]:
     added = len(lengths) - x.ndim
-    if added < 0 or any(n not in (1, lengths[added + i]) for i, n in enumerate(x.shape)):
+    if added < 0 or min(lengths, default=0) < 0 or any(n not in (1, lengths[added + i]) for i, n in enumerate(x.shape)):
         raise ShapeError(message("broadcast_to", f"a shape that {x.shape} broadcasts to", lengths, "reshape it first"))
     own = tuple(0 if n == 1 else s for n, s in zip(x.shape, x.raw.strides, strict=True))
     return (0,) * added + own
@@ -333,6 +334,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
         >>> broadcast_shapes((3, 1), (4,))
         (3, 4)
     """
+    shapes = tuple([integers("broadcast_shapes", "shape", shape) for shape in shapes])
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:

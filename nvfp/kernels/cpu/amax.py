@@ -14,4 +14,4 @@ def amax(x: Any, *, finite: bool, out: Any | None) -> Any:
     """See `nvfp.kernels.amax.amax`."""
     bits = amax_bits(x, SKIP_NONFINITE if finite else SKIP_NAN)
     found = np.array(bits, np.uint32).view(np.float32)
-    return found if out is None else np.maximum(out, found, out=out)
+    return found if out is None else np.fmax(out, found, out=out)  # a NaN in the state does not stay there

@@ -71,7 +71,7 @@ def quantize(
         col_side = Operand(*made, tensor.tensor_scale, fmt, x.shape, 0, transposed=True)
     for word in amax_out:
         if word is not None:
-            np.maximum(word, taken, out=word)
+            np.fmax(word, taken, out=word)
     if scale_layout != "plain":
         return _tiled(row_side), _tiled(col_side)
     return row_side, col_side

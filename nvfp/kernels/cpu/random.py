@@ -90,11 +90,11 @@ def _normal(words: np.ndarray, real: Any) -> np.ndarray:
     return z.ravel()
 
 
-def _integers(words: np.ndarray, low: np.uint64, span: np.uint64) -> np.ndarray:
+def _integers(words: np.ndarray, low: np.uint64, span: np.uint64) -> Any:
     return low + (words.ravel().astype(np.uint64) * span >> _HALF)
 
 
-def _wide_integers(words: np.ndarray, low: np.uint64, span: np.uint64) -> np.ndarray:
+def _wide_integers(words: np.ndarray, low: np.uint64, span: np.uint64) -> Any:
     """The high half of (64-bit word) * span; a span of 2**64 (held as 0) keeps the word."""
     pairs = words.reshape(-1, 2).astype(np.uint64)
     w0, w1 = pairs[:, 0], pairs[:, 1]

@@ -23,13 +23,8 @@ _BOOL, _INT32 = np.dtype(np.bool_), np.dtype(np.int32)
 _LARGEST_GRID = 2**31 - 1
 
 
-class View(NamedTuple):
-    """What the launch of an array depends on."""
-
-    dtype: np.dtype
-    shape: Shape
-    strides: Shape  # in bytes
-    phase: int  # address modulo 16
+# What the launch of an array depends on: dtype, shape, strides in bytes, address modulo 16.
+View = tuple[np.dtype, Shape, Shape, int]
 
 
 class _Plan(NamedTuple):
@@ -54,32 +49,36 @@ def elementwise(
         args = tuple(cast(a, a.dtype) if _crosses(a, out) else a for a in args)
     if out.size == 0:
         return out
-    views = tuple(None if isinstance(a, np.generic) else _view(a) for a in args)
-    plan = _plan(op, compute, (*views, _view(out)))
-    values = [a if v is not None else plan.scalar(a) for a, v in zip(args, views)]
+    views = tuple([None if isinstance(a, np.generic) else _view(a) for a in (*args, out)])
+    plan = _plan(op, compute, views)
+    values = args if None not in views else [a if v is not None else plan.scalar(a) for a, v in zip(args, views)]
     launch(plan.kernel, plan.grid, (_THREADS,), (*values, out, *plan.rest))
     return out
 
 
 def _view(x: Any) -> View:
-    return View(x.dtype, x.shape, x.strides, address(x) % 16)
+    return x.dtype, x.shape, x.strides, address(x) % 16
 
 
 def _crosses(a: Any, out: Any) -> bool:
     """Whether ``a`` overlaps ``out`` other than by being the same view."""
-    if isinstance(a, np.generic) or a.size == 0 or out.size == 0:
+    if isinstance(a, np.generic):
         return False
-    if address(a) == address(out) and a.shape == out.shape and a.strides == out.strides:
+    at, to = address(a), address(out)
+    if at == to and a.shape == out.shape and a.strides == out.strides:
         return False
-    (a_low, a_high), (low, high) = _extent(a), _extent(out)
-    return a_low < high and low < a_high
+    a_low, a_high = _reach(a.shape, a.strides, a.dtype.itemsize)
+    low, high = _reach(out.shape, out.strides, out.dtype.itemsize)
+    return at + a_low < to + high and to + low < at + a_high
 
 
-def _extent(x: Any) -> tuple[int, int]:
-    """Addresses of the first byte of an array and behind its last one."""
-    steps = [(n - 1) * s for n, s in zip(x.shape, x.strides)]
-    start = address(x)
-    return start + sum(s for s in steps if s < 0), start + sum(s for s in steps if s > 0) + x.dtype.itemsize
+@lru_cache(maxsize=4096)
+def _reach(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
+    """Bytes from an array's address to its first byte and to behind its last one."""
+    if 0 in shape:
+        return 0, 0
+    steps = [(n - 1) * s for n, s in zip(shape, strides)]
+    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + itemsize
 
 
 @lru_cache(maxsize=4096)
@@ -95,8 +94,8 @@ def _plan(op: str, compute: np.dtype, views: tuple[View | None, ...]) -> _Plan:
         ("ARITY", row.arity),
         ("EXPR", row.cuda),
         ("T_ACC", ctype(acc)),
-        *((f"ARG_{n}", ctype(acc) if v is None else f"const {ctype(v.dtype)}*") for n, v in zip("ABC", views[:-1])),
-        ("T_OUT", ctype(_output(views).dtype)),
+        *((f"ARG_{n}", ctype(acc) if v is None else f"const {ctype(v[0])}*") for n, v in zip("ABC", views[:-1])),
+        ("T_OUT", ctype(_output(views)[0])),
         ("RANK", rank),
         ("PER", per),
         ("UNROLL", unroll),
@@ -127,14 +126,14 @@ def walk(views: tuple[View | None, ...]) -> tuple[Shape, tuple[Shape, ...], int]
 
     Example:
         >>> f4 = np.dtype(np.float32)
-        >>> matrix, row = View(f4, (6, 8), (32, 4), 0), View(f4, (8,), (4,), 0)
+        >>> matrix, row = (f4, (6, 8), (32, 4), 0), (f4, (8,), (4,), 0)
         >>> walk((matrix, row, matrix))
         ((6, 8), ((8, 1), (0, 1), (8, 1)), 4)
         >>> walk((matrix, None, matrix))
         ((48,), ((1,), (0,), (1,)), 4)
     """
-    output = _output(views)
-    shape, strides = collapse(output.shape, *(_strides(v, output.shape) for v in views))
+    shape = _output(views)[1]
+    shape, strides = collapse(shape, *(_strides(v, shape) for v in views))
     return shape, strides, _pack(shape, strides, views)
 
 
@@ -142,7 +141,8 @@ def _strides(view: View | None, shape: Shape) -> Shape:
     """Strides in elements over ``shape``, 0 where the view is broadcast."""
     if view is None:
         return (0,) * len(shape)
-    own = tuple(0 if n == 1 else s // view.dtype.itemsize for n, s in zip(view.shape, view.strides))
+    dtype, lengths, strides, _ = view
+    own = tuple(0 if n == 1 else s // dtype.itemsize for n, s in zip(lengths, strides))
     return (0,) * (len(shape) - len(own)) + own
 
 
@@ -150,7 +150,7 @@ def _pack(shape: Shape, strides: tuple[Shape, ...], views: tuple[View | None, ..
     arrays = [(v, s) for v, s in zip(views, strides) if v is not None]
     if strides[-1][-1] != 1 or any(s[-1] not in (0, 1) for s in strides):
         return 1
-    per = min(_WIDEST, 16 // max(v.dtype.itemsize for v, _ in arrays))
+    per = min(_WIDEST, 16 // max(dtype.itemsize for (dtype, *_), _ in arrays))
     while per > 1 and not all(_fits(v, s, per) for v, s in arrays if s[-1] == 1):
         per //= 2
     while per > 1 and len(shape) > 1 and shape[-1] % per:
@@ -160,17 +160,17 @@ def _pack(shape: Shape, strides: tuple[Shape, ...], views: tuple[View | None, ..
 
 def _fits(view: View, strides: Shape, per: int) -> bool:
     """Whether every pack of a view begins at a multiple of its own size (at most 16 bytes)."""
-    size = view.dtype.itemsize
-    unit = min(16, per * size)
-    return view.phase % unit == 0 and all(s * size % unit == 0 for s in strides[:-1])
+    dtype, _, _, phase = view
+    unit = min(16, per * dtype.itemsize)
+    return phase % unit == 0 and all(s * dtype.itemsize % unit == 0 for s in strides[:-1])
 
 
 def instances() -> list[Instance]:
     """What CI compiles: a flat 16-bit op, a broadcast one with a scalar, and integers of high rank."""
     bf16, f32, i32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.int32)
-    flat = View(bf16, (4096,), (2,), 0)
-    matrix, column = View(f32, (64, 64), (256, 4), 0), View(f32, (64, 1), (4, 4), 0)
-    box, moved = (View(i32, (2, 3, 4, 5), s, 0) for s in ((240, 80, 20, 4), (4, 8, 24, 96)))
+    flat: View = (bf16, (4096,), (2,), 0)
+    matrix, column = (f32, (64, 64), (256, 4), 0), (f32, (64, 1), (4, 4), 0)
+    box, moved = ((i32, (2, 3, 4, 5), s, 0) for s in ((240, 80, 20, 4), (4, 8, 24, 96)))
     plans = (
         _plan("add", f32, (flat, flat, flat)),
         _plan("multiply_add", f32, (matrix, column, None, matrix)),

@@ -5,7 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from nvfp.kernels.cuda._loader import Instance
+from nvfp.kernels.cuda._loader import ARCHITECTURES, Instance
+
+# Compiled in full; for the other targets one kernel of each source shows that its instructions exist there.
+IN_FULL = ("sm_90a", "sm_100f")
 
 
 def instances(stem: str | None = None) -> list[Instance]:
@@ -26,3 +29,9 @@ def one_per_source(found: list[Instance]) -> list[Instance]:
     for instance in found:
         first.setdefault(instance.source, instance)
     return list(first.values())
+
+
+def declared(chosen: list[Instance]) -> list[tuple[Instance, str]]:
+    """Return what ``--all`` compiles of the chosen kernels: (instance, target) over all targets."""
+    first = one_per_source(chosen)
+    return [(i, arch) for arch in ARCHITECTURES for i in (chosen if arch in IN_FULL else first)]

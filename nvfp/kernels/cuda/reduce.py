@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +12,7 @@ from nvfp.kernels.cast import cast
 from nvfp.kernels.cuda._launch import launch
 from nvfp.kernels.cuda._layout import Shape, collapse, element_strides
 from nvfp.kernels.cuda._loader import Defines, Instance, Kernel, kernel
-from nvfp.kernels.cuda._memory import aligned
+from nvfp.kernels.cuda._memory import address
 from nvfp.kernels.cuda._types import ctype
 from nvfp.kernels.cuda._xp import cp
 from nvfp.kernels.elementwise import elementwise
@@ -25,8 +25,7 @@ _BOOL, _INT32, _INT64 = np.dtype(np.bool_), np.dtype(np.int32), np.dtype(np.int6
 _ROWS = 16  # per thread of reduce_columns
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """An array as [batch, n, columns], ``n`` reduced: of rows if there is one column, else of columns.
 
     Strides count elements; neighbours along ``n`` (rows) or ``columns`` are adjacent.
@@ -39,18 +38,27 @@ class Layout:
     row_stride: int
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """What every stage of one reduction shares."""
 
     op: str
     accumulator: np.dtype
-    count: float
+    elements: int  # of one result
 
     @property
     def position(self) -> bool:
         """Whether partial results carry positions."""
         return self.op in ("argmax", "argmin")
+
+
+class Stage(NamedTuple):
+    """One launch: results are [batch, segments] or [batch, segments, columns]."""
+
+    kernel: Kernel
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    numbers: tuple[Any, ...]  # arguments behind the arrays
+    segments: int
 
 
 def reduce(
@@ -74,13 +82,13 @@ def reduce(
             kept = tuple(a for a in range(x.ndim) if a not in axes)
             x = cast(x.transpose(kept + axes), x.dtype)
             layout = Layout(y.size, count, 1, count, 1)
-        task = Task(op, _INT32 if compute == _BOOL else compute, float(count))
-        (_rows if layout.columns == 1 else _columns)(task, x, 0, layout, y, first=True)
+        _run(Task(op, _INT32 if compute == _BOOL else compute, count), x, 0, layout, y, first=True)
     if out is None or out is y:
         return y
     return elementwise("copy", y, out=out)
 
 
+@lru_cache(maxsize=4096)
 def layout_of(shape: Shape, strides: Shape, axes: tuple[int, ...]) -> Layout | None:
     """Return how the kernels can walk an array with no length of 0, or None if it must be copied first.
 
@@ -124,11 +132,24 @@ def _shape_of_rows(n: int) -> tuple[int, int, int]:
     return 32, min(8, _power(-(-n // 2048))), 8
 
 
+def _run(task: Task, x: Any, indices: Any, layout: Layout, y: Any, *, first: bool) -> None:
+    """Launch stages until one segment is left; ``indices`` are the positions of partial results (0: none)."""
+    plan = (_rows if layout.columns == 1 else _columns)(task, layout, x.dtype, y.dtype, address(x) % 16, first)
+    if plan.segments == 1:
+        launch(plan.kernel, plan.grid, plan.block, (x, indices, y, 0, *plan.numbers))
+        return
+    shape = (layout.batch, plan.segments, layout.columns)
+    to, positions = cp.empty(shape, task.accumulator), cp.empty(shape, _INT64) if task.position else 0
+    launch(plan.kernel, plan.grid, plan.block, (x, indices, to, positions, *plan.numbers))
+    after = layout._replace(n=plan.segments, batch_stride=plan.segments * layout.columns, row_stride=layout.columns)
+    _run(task, to, positions, after, y, first=False)
+
+
 def _defines(task: Task, source: np.dtype, result: np.dtype, first: bool, last: bool) -> Defines:
     return (
         ("T_IN", ctype(source)),
         ("T_ACC", ctype(task.accumulator)),
-        ("T_OUT", ctype(result)),
+        ("T_OUT", ctype(result if last else task.accumulator)),
         ("OP", _OPS[task.op]),
         ("SQUARE", int(task.op == "sumsq" and first)),
         ("FIRST", int(first)),
@@ -137,62 +158,43 @@ def _defines(task: Task, source: np.dtype, result: np.dtype, first: bool, last: 
     )
 
 
-def _partial(task: Task, y: Any, shape: Shape) -> tuple[Any, Any]:
-    """Where a stage writes: ``y`` if its results are the last, else new memory; and positions (0: nowhere)."""
-    if shape[1] == 1:
-        return y, 0
-    return cp.empty(shape, task.accumulator), cp.empty(shape, _INT64) if task.position else 0
-
-
-def _rows(task: Task, x: Any, indices: Any, layout: Layout, y: Any, *, first: bool) -> None:
+@lru_cache(maxsize=4096)
+def _rows(task: Task, layout: Layout, source: np.dtype, result: np.dtype, phase: int, first: bool) -> Stage:
+    """Plan a stage over rows; ``phase`` is the input's address modulo 16."""
     lanes, steps, warps = _shape_of_rows(layout.n)
     segments = -(-layout.n // (8 * lanes * steps * warps))
-    to, positions = _partial(task, y, (layout.batch, segments))
-    unit = min(16, 8 * x.dtype.itemsize)
-    whole = aligned(x, unit) and (layout.batch == 1 or layout.batch_stride * x.dtype.itemsize % unit == 0)
-    run = _rows_kernel(_defines(task, x.dtype, to.dtype, first, to is y), lanes, steps, warps, whole)
-    results = layout.batch * segments
-    grid = (-(-results * lanes * warps // _THREADS),)
-    numbers = (results, segments, layout.n, layout.batch_stride)
-    launch(run, grid, (_THREADS,), (x, indices, to, positions, *map(np.int64, numbers), np.float64(task.count)))
-    if to is not y:
-        _rows(task, to, positions, Layout(layout.batch, segments, 1, segments, 1), y, first=False)
-
-
-def _rows_kernel(defines: Defines, lanes: int, steps: int, warps: int, whole: bool) -> Kernel:
+    unit = min(16, 8 * source.itemsize)
+    whole = phase % unit == 0 and (layout.batch == 1 or layout.batch_stride * source.itemsize % unit == 0)
+    defines = _defines(task, source, result, first, segments == 1)
     size = (("LANES", lanes), ("STEPS", steps), ("WARPS", warps), ("ALIGNED", int(whole)))
-    return kernel("reduce.cu", "reduce_rows", (*defines, *size))
+    results = layout.batch * segments
+    numbers = (*map(np.int64, (results, segments, layout.n, layout.batch_stride)), np.float64(task.elements))
+    grid = (-(-results * lanes * warps // _THREADS),)
+    return Stage(kernel("reduce.cu", "reduce_rows", (*defines, *size)), grid, (_THREADS,), numbers, segments)
 
 
-def _columns(task: Task, x: Any, indices: Any, layout: Layout, y: Any, *, first: bool) -> None:
-    per = _pack(task, x, layout)
+@lru_cache(maxsize=4096)
+def _columns(task: Task, layout: Layout, source: np.dtype, result: np.dtype, phase: int, first: bool) -> Stage:
+    """Plan a stage over columns."""
+    per = _pack(task, layout, source, phase)
     packs = layout.columns // per
     depth = min(_power(-(-layout.n // _ROWS)), _THREADS // min(32, _power(packs)))  # threads along n
     wide = _THREADS // depth
     segments, tiles = -(-layout.n // (_ROWS * depth)), -(-packs // wide)
-    to, positions = _partial(task, y, (layout.batch, segments, layout.columns))
-    run = _columns_kernel(_defines(task, x.dtype, to.dtype, first, to is y), per)
-    numbers = (layout.n, layout.columns, layout.batch_stride, layout.row_stride)
+    defines = _defines(task, source, result, first, segments == 1)
     split = (np.uint32(segments), np.uint32(tiles))  # the grid is their multiple
-    grid = (layout.batch * segments * tiles,)
-    arguments = (x, indices, to, positions, *split, *map(np.int64, numbers), np.float64(task.count))
-    launch(run, grid, (wide, depth), arguments)
-    if to is not y:
-        after = replace(layout, n=segments, batch_stride=segments * layout.columns, row_stride=layout.columns)
-        _columns(task, to, positions, after, y, first=False)
+    steps = (layout.n, layout.columns, layout.batch_stride, layout.row_stride)
+    numbers = (*split, *map(np.int64, steps), np.float64(task.elements))
+    run = kernel("reduce.cu", "reduce_columns", (*defines, ("PER", per)))
+    return Stage(run, (layout.batch * segments * tiles,), (wide, depth), numbers, segments)
 
 
-def _columns_kernel(defines: Defines, per: int) -> Kernel:
-    return kernel("reduce.cu", "reduce_columns", (*defines, ("PER", per)))
-
-
-def _pack(task: Task, x: Any, layout: Layout) -> int:
+def _pack(task: Task, layout: Layout, source: np.dtype, phase: int) -> int:
     """Columns per thread: up to 16 bytes of input and 64 of partial results, dividing rows into aligned packs."""
-    size: int = x.dtype.itemsize
-    item = 16 if task.position else task.accumulator.itemsize
-    per = min(8, 16 // size, 64 // item)
+    size = source.itemsize
+    per = min(8, 16 // size, 64 // (16 if task.position else task.accumulator.itemsize))
     strides = (layout.columns, layout.row_stride, layout.batch_stride)
-    while per > 1 and not (aligned(x, per * size) and all(s % per == 0 for s in strides)):
+    while per > 1 and not (phase % (per * size) == 0 and all(s % per == 0 for s in strides)):
         per //= 2
     return per
 
@@ -200,10 +202,10 @@ def _pack(task: Task, x: Any, layout: Layout) -> int:
 def instances() -> list[Instance]:
     """What CI compiles: a long bf16 sum, bf16 columns, and a position."""
     bf16, f32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
-    total, position = Task("sum", f32, 1.0), Task("argmax", f32, 1.0)
-    kernels = (
-        _rows_kernel(_defines(total, bf16, f32, first=True, last=False), 32, 8, 8, whole=True),
-        _columns_kernel(_defines(total, bf16, bf16, first=True, last=True), 8),
-        _rows_kernel(_defines(position, f32, _INT64, first=True, last=True), 32, 4, 1, whole=True),
+    total, position = Task("sum", f32, 1 << 20), Task("argmax", f32, 1024)
+    stages = (
+        _rows(total, Layout(1, 1 << 20, 1, 1 << 20, 1), bf16, bf16, 0, True),
+        _columns(total, Layout(1, 128, 1024, 0, 1024), bf16, bf16, 0, True),
+        _rows(position, Layout(64, 1024, 1, 1024, 1), f32, _INT64, 0, True),
     )
-    return [run.instance for run in kernels]
+    return [stage.kernel.instance for stage in stages]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.functions._common import array
 from nvfp.autograd.tape import record
 from nvfp.kernels import activation as kernel
 
@@ -13,7 +14,7 @@ def activation(x: Array, kind: str = "gelu") -> Array:
     """Return ``act(x)`` elementwise.
 
     Args:
-        x: any shape, float32/bfloat16/float16.
+        x: any shape, float32/bfloat16/float16; a quantized one counts as float32.
         kind: ``"gelu"`` (tanh form), ``"relu"`` or ``"silu"``.
 
     Returns:
@@ -21,12 +22,14 @@ def activation(x: Array, kind: str = "gelu") -> Array:
 
     Raises:
         ArgumentError: an unknown kind.
+        DTypeError: another dtype, or no array.
 
     Example:
         >>> import nvfp as nf
         >>> activation(nf.asarray([-1.0, 2.0], device="cpu"), "relu").tolist()
         [0.0, 2.0]
     """
+    x = array("activation", x)
     y = kernel.activation(x.raw, kind)
     return wrap(y, node=record(kind, (x,), _vjp, saved=(x, kind)))
 

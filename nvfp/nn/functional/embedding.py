@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.functions._common import array
 from nvfp.autograd.tape import record
 from nvfp.kernels import embedding as kernel
 
@@ -20,6 +21,7 @@ def embedding(table: Array, ids: Array) -> Array:
         [..., H] in the table's dtype. The gradient sums over repeated ids in float32, in a fixed order.
 
     Raises:
+        DTypeError: ids that are no integers, or no array.
         IndexError: on the CPU, an id out of range. On CUDA such a row is NaN and gets no gradient.
 
     Example:
@@ -28,6 +30,7 @@ def embedding(table: Array, ids: Array) -> Array:
         >>> embedding(table, nf.asarray([2, 0], device="cpu")).tolist()
         [[2.0], [0.0]]
     """
+    table, ids = array("embedding", table), array("embedding", ids)
     y = kernel.embedding(table.raw, ids.raw)
     node = record("embedding", (table,), _vjp, saved=(ids, table.shape[0], table.raw.dtype))
     return wrap(y, node=node)

@@ -11,17 +11,20 @@ carries operands. Without a plan the three GEMMs run on the arrays as they are.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.functions._common import array
 from nvfp.autograd.region import collect_after_backward
 from nvfp.autograd.tape import needs_grad, record
+from nvfp.dtypes.dense import float64
 from nvfp.errors import DTypeError, ShapeError, message
 from nvfp.kernels.bias_grad import bias_grad
 from nvfp.kernels.gemm import gemm
 from nvfp.kernels.operand import OperandPair
+from nvfp.kernels.reduce import reduce
+from nvfp.nn.functional._matrix import matrix
 from nvfp.recipes.context import current_region
 from nvfp.recipes.operands import quantize_for_gemm
 from nvfp.recipes.plan import LinearPlan, TensorPlan
@@ -55,7 +58,7 @@ def linear(
     """Return ``x W^T + b``.
 
     Args:
-        x: [..., K], float32/bfloat16/float16.
+        x: [..., K], float32/bfloat16/float16; a quantized one counts as float32.
         weight: [N, K]. Its dtype equals x's unless a plan quantizes both.
         bias: [N] or None.
         plan: what each GEMM operand becomes; None computes in the dtype of ``x``.
@@ -67,7 +70,7 @@ def linear(
 
     Raises:
         ShapeError: inner lengths or the bias length differ.
-        DTypeError: without a plan, dtypes of x and weight differ.
+        DTypeError: no floating arrays, or (without a plan) dtypes of x and weight that differ.
 
     Numerics: float32 accumulation (Hopper's FP8 cores keep fewer bits where the plan says fast),
         one rounding to the output dtype; the bias is added before that rounding.
@@ -78,17 +81,21 @@ def linear(
         >>> linear(nf.asarray([[1.0, 2.0]], device="cpu"), nf.asarray([[3.0, 4.0]], device="cpu")).item()
         11.0
     """
-    _check(x, weight, bias, plan)
-    x2 = x.raw.reshape((math.prod(x.shape[:-1]), x.shape[-1]))
+    x, weight = array("linear", x), array("linear", weight)
+    bias = None if bias is None else array("linear", bias)
+    check_operands(x, weight, bias, quantized=plan is not None)
+    x2 = matrix(x.raw)
     out_shape = (*x.shape[:-1], weight.shape[0])
     b = None if bias is None else bias.raw
     if plan is None:
         y = gemm(x2, weight.raw.T, bias=b)
-        node = record("linear", (x, weight, bias), _dense_vjp, saved=(x, weight))
+        node = record("linear", (x, weight, bias), _dense_vjp, saved=(x, weight, _dtype(bias)))
         return wrap(y.reshape(out_shape), node=node)
     needs = [needs_grad(a) for a in (x, weight)]
     x_pair = _forward_pair(x2, plan.x, states, "x", col=needs[1])
     w_pair = weight_pair or quantize_weight(weight.raw, plan, states, col=needs[0])
+    if needs[0]:
+        w_pair.side("col")  # now: a kept pair without it would read the weight in backward, after an update
     y = gemm(
         x_pair.side("row"),
         w_pair.side("row").T,
@@ -97,9 +104,8 @@ def linear(
         fast_accumulation=plan.fast_fprop,
     )
     x_pair.row = None  # backward reads the column copy only
-    node = record(
-        "linear", (x, weight, bias), _quantized_vjp, saved=(x_pair, w_pair, plan, states, x.shape, weight.raw.dtype)
-    )
+    saved = (x_pair, w_pair, plan, states, x.shape, weight.raw.dtype, _dtype(bias))
+    node = record("linear", (x, weight, bias), _quantized_vjp, saved=saved)
     return wrap(y.reshape(out_shape), node=node)
 
 
@@ -119,18 +125,16 @@ def _forward_pair(raw: Any, plan: TensorPlan, states: LinearStates | None, role:
 
 
 def _dense_vjp(saved: tuple[Any, ...], dy: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
-    x, weight = saved
-    w, shape = weight.raw, x.shape
-    x2 = x.raw.reshape((math.prod(shape[:-1]), shape[-1]))
-    dy2 = dy.raw.reshape((x2.shape[0], w.shape[0]))
-    dx = wrap(gemm(dy2, w, dtype=x2.dtype).reshape(shape)) if needs[0] else None
+    x, weight, b_dtype = saved
+    w, x2, dy2 = weight.raw, matrix(x.raw), matrix(dy.raw)
+    dx = wrap(gemm(dy2, w, dtype=x2.dtype).reshape(x.shape)) if needs[0] else None
     dw = wrap(gemm(dy2.T, x2, dtype=w.dtype)) if needs[1] else None
-    return dx, dw, _bias_gradient(dy2, needs[2])
+    return dx, dw, _bias_gradient(dy2, b_dtype, needs[2])
 
 
 def _quantized_vjp(saved: tuple[Any, ...], dy: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
-    x_pair, w_pair, plan, states, shape, w_dtype = saved
-    dy2 = dy.raw.reshape((math.prod(shape[:-1]), dy.shape[-1]))
+    x_pair, w_pair, plan, states, shape, w_dtype, b_dtype = saved
+    dy2 = matrix(dy.raw)
     dx = dw = None
     if needs[0] or needs[1]:
         backward = None if states is None else states.backward
@@ -143,11 +147,19 @@ def _quantized_vjp(saved: tuple[Any, ...], dy: Array, needs: tuple[bool, ...]) -
         if needs[1]:
             x = x_pair.side("col")
             dw = wrap(gemm(pair.side("col").T, x, dtype=w_dtype, fast_accumulation=plan.fast_wgrad))
-    return dx, dw, _bias_gradient(dy2, needs[2])
+    return dx, dw, _bias_gradient(dy2, b_dtype, needs[2])
 
 
-def _bias_gradient(dy2: Any, needed: bool) -> Array | None:
-    return wrap(bias_grad(dy2)) if needed else None
+def _dtype(bias: Array | None) -> Any:
+    return None if bias is None else bias.dtype
+
+
+def _bias_gradient(dy2: Any, dtype: Any, needed: bool) -> Array | None:
+    if not needed:
+        return None
+    if dy2.dtype == float64:  # the bias kernel sums in float32
+        return wrap(reduce("sum", dy2, axis=0, dtype=dtype))
+    return wrap(bias_grad(dy2, dtype=dtype))
 
 
 def _begin_gradient_step(state: DelayedState) -> None:
@@ -171,7 +183,12 @@ class _EndOfBackward:
             region.step.finish()
 
 
-def _check(x: Array, weight: Array, bias: Array | None, plan: LinearPlan | None) -> None:
+def check_operands(x: Array, weight: Array, bias: Array | None, *, quantized: bool) -> None:
+    """Raise unless the shapes fit and the dtypes are floating (and equal, where nothing is quantized)."""
+    for name, given in (("x", x), ("weight", weight)):
+        if not given._differentiable:
+            do = "cast it with .astype(nf.float32) first"
+            raise DTypeError(message("linear", f"{name} of a dense floating dtype", given.dtype, do))
     if x.ndim < 1 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
         raise ShapeError(
             message(
@@ -182,7 +199,7 @@ def _check(x: Array, weight: Array, bias: Array | None, plan: LinearPlan | None)
         raise ShapeError(
             message("linear", f"bias ({weight.shape[0]},)", bias.shape, "give one value per output feature")
         )
-    if plan is None and x.dtype != weight.dtype:
+    if not quantized and x.dtype != weight.dtype:
         raise DTypeError(
             message(
                 "linear",

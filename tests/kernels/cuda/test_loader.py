@@ -219,5 +219,5 @@ def test_compiling_leaves_the_bytes_that_python_shares_alone() -> None:
     """NVRTC writes an empty log of one byte into the buffer it is given; b" " of the whole process became NUL."""
     need_nvrtc()
     _, log = _loader.compile_cubin(CAST, "sm_90a")
-    assert not log and " ".encode() == bytes([32]) and b"a b".split(b" ") == [b"a", b"b"]
-    assert [bytes([i])[0] for i in range(256)] == list(range(256))
+    assert not log
+    assert [bytes([i])[0] for i in range(256)] == list(range(256))  # bytes([i]) are the shared objects
