@@ -67,6 +67,11 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("normal", "bfloat16"): Tolerance(2.0**-8, 4e-6, "computed in float32, one rounding"),
     ("linear_bf16", "bfloat16"): Tolerance(2.0**-7, 2e-6, "gemm rows; bias added before the one rounding"),
     ("linear_fp8", "bfloat16"): Tolerance(2.0**-7, 2.5e-3, _RECIPE + "; fprop accumulates fast on Hopper"),
+    ("linear_fp8_grad", "bfloat16"): Tolerance(
+        2.0**-8,
+        4e-4,
+        "Hopper FP8 without fast accumulation: 1.2e-4 of the norm, single elements on an H200 up to 2.2e-4",
+    ),
     ("linear_mxfp8", "bfloat16"): Tolerance(2.0**-7, 2e-6, _RECIPE),
     ("linear_nvfp4", "bfloat16"): Tolerance(2.0**-7, 2e-6, _RECIPE),
 }

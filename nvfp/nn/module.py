@@ -41,6 +41,13 @@ class Module:
         if "_parameters" not in self.__dict__:
             got = f"{type(self).__name__}.{name} set before"
             raise StateError(message("Module", "super().__init__() first", got, "call it at the top of __init__"))
+        if name in self._parameters and isinstance(value, Array) and not value.is_parameter:
+            do = "assign nf.parameter(x), or write in place: p[...] = x inside nf.no_grad()"
+            raise DTypeError(message("Module", f"a parameter (or None) for {name}", "an Array that is none", do))
+        if isinstance(value, Module) and any(module is self for _, module in value.named_modules()):
+            raise ArgumentError(
+                message("Module", "modules without a cycle", f"{name} that holds its owner", "break it")
+            )
         for kind in ("_parameters", "_modules"):
             self.__dict__[kind].pop(name, None)
         if isinstance(value, Array) and value.is_parameter:
@@ -51,6 +58,13 @@ class Module:
             self._modules[name] = value
         else:
             self.__dict__[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        for kind in ("_parameters", "_modules"):
+            if name in self.__dict__[kind]:
+                del self.__dict__[kind][name]
+                return
+        super().__delattr__(name)
 
     def __getattr__(self, name: str) -> Any:
         # Reached only for names that are not plain attributes: parameters and submodules.

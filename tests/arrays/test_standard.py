@@ -94,6 +94,9 @@ def test_reductions(a: np.ndarray, data: Any) -> None:
         lengths = [a.shape[i] for i in (range(a.ndim) if axis is None else axis)]
         if name in ("mean", "max", "min", "var", "std") and 0 in lengths:
             continue
+        partial = np.prod(np.maximum(np.abs(a.astype(np.float64)), 1))
+        if name == "prod" and partial > np.finfo(np.float32).max:
+            continue  # inf * 0 on the way: whether it comes up depends on the order
         with np.errstate(over="ignore"):
             expected = getattr(strict, name)(s, axis=axis, keepdims=keep)
         compare(getattr(nf, name)(x, axis=axis, keepdims=keep), expected, rtol=1e-4, atol=2e-5)

@@ -35,7 +35,7 @@ def rows(name: str, device: Any) -> tuple[str, str]:
     row = ROWS.get(name.removesuffix("_2d").removesuffix("_1d"))
     if row is not None:
         return row, row
-    return ("linear_fp8", "gemm_fp8") if device.type == "cuda" else ("linear_mxfp8", "linear_mxfp8")
+    return ("linear_fp8", "linear_fp8_grad") if device.type == "cuda" else ("linear_mxfp8", "linear_mxfp8")
 
 
 SHAPES = [(32, 64, 48), (7, 33, 18), (1, 16, 1), (130, 96, 144)]

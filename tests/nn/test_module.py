@@ -194,3 +194,23 @@ def test_a_module_without_super_init_says_so() -> None:
 def test_layers_refuse_nonsense_when_they_are_made(device: Any, make: Any) -> None:
     with pytest.raises((DTypeError, ArgumentError)):
         make()
+
+
+def test_a_parameter_is_not_lost_by_accident(device: Any) -> None:
+    layer = nf.nn.Linear(2, 2)
+    with pytest.raises(DTypeError, match=r"assign nf\.parameter\(x\)"):
+        layer.weight = layer.weight * 2
+    assert list(layer.parameters()) == ["weight", "bias"]
+    layer.bias = None
+    del layer.weight
+    assert list(layer.parameters()) == [] and not hasattr(layer, "weight")
+    with pytest.raises(AttributeError):
+        del layer.weight
+
+
+def test_a_module_cannot_hold_itself() -> None:
+    inner = nf.nn.Sequential(nf.nn.GELU())
+    outer = nf.nn.Sequential(inner)
+    with pytest.raises(ArgumentError, match="modules without a cycle"):
+        inner.back = outer
+    assert list(outer.parameters()) == []

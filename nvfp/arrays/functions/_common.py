@@ -18,6 +18,7 @@ from nvfp.errors import DeviceError, DTypeError, ShapeError, message
 SCALARS = (bool, int, float, complex)
 HALVES = (bfloat16, float16)
 Axes = tuple[int, ...]
+_INT = {int}
 
 
 def operand(op: str, x: Any) -> Any:
@@ -148,7 +149,12 @@ def integers(op: str, name: str, value: Any) -> tuple[int, ...]:
     Raises:
         DTypeError: an entry that is no integer.
     """
-    if isinstance(value, int | str) or not hasattr(value, "__iter__") or getattr(value, "shape", None) == ():
+    kind = type(value)
+    if kind is int:
+        return (value,)
+    if kind is tuple and {*map(type, value)} <= _INT:
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, str) or not hasattr(value, "__iter__") or getattr(value, "shape", None) == ():
         return (integer(op, name, value),)
     return tuple([integer(op, name, n) for n in value])
 

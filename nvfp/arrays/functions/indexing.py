@@ -21,6 +21,7 @@ from nvfp.kernels.elementwise import elementwise
 from nvfp.kernels.embedding import embedding_vjp
 
 Key = tuple[Any, ...]
+_PLAIN = {int, type(None)}
 
 
 def expanded(op: str, key: Any, x: Array) -> tuple[Key, bool]:
@@ -67,11 +68,12 @@ def _entry(op: str, entry: Any, x: Array) -> Any:
 
 
 def _plain_slice(op: str, entry: slice) -> slice:
-    parts = (entry.start, entry.stop, entry.step)
-    start, stop, step = (None if p is None else integer(op, "slice", p) for p in parts)
-    if step == 0:
+    parts: Key = (entry.start, entry.stop, entry.step)
+    if not {*map(type, parts)} <= _PLAIN:
+        parts = tuple([None if p is None else integer(op, "slice", p) for p in parts])
+    if parts[2] == 0:
         raise ArgumentError(message(op, "a slice step that is not 0", "0", "pass another step"))
-    return slice(start, stop, step)
+    return slice(*parts)
 
 
 def _read(op: str, raw: Any, key: Key) -> Any:
