@@ -1,149 +1,22 @@
 """Arrays: dense and quantized, their functions with gradients, DLPack, random numbers. See README.md.
 
-Importing this package enters every function into `registry`, where operators and methods look them up.
+Importing this package loads every file that enters functions into `registry`, where operators and methods
+look them up. The public names stand in one list, the root's ``_contents.py``.
 """
 
-from nvfp.arrays.array import Array as Array, parameter as parameter
-from nvfp.arrays.convert import asarray as asarray, asnumpy as asnumpy, from_dlpack as from_dlpack
-from nvfp.arrays.creation import (
-    empty as empty,
-    empty_like as empty_like,
-    full as full,
-    full_like as full_like,
-    ones as ones,
-    ones_like as ones_like,
-    zeros as zeros,
-    zeros_like as zeros_like,
+from nvfp.arrays import convert, creation, quantized, random, ranges
+from nvfp.arrays.functions import (
+    comparison,
+    conversion,
+    elementwise,
+    indexing,
+    joining,
+    matmul,
+    reductions,
+    shape,
 )
-from nvfp.arrays.functions.comparison import (
-    bitwise_and as bitwise_and,
-    bitwise_invert as bitwise_invert,
-    bitwise_left_shift as bitwise_left_shift,
-    bitwise_or as bitwise_or,
-    bitwise_right_shift as bitwise_right_shift,
-    bitwise_xor as bitwise_xor,
-    equal as equal,
-    greater as greater,
-    greater_equal as greater_equal,
-    isfinite as isfinite,
-    isinf as isinf,
-    isnan as isnan,
-    less as less,
-    less_equal as less_equal,
-    logical_and as logical_and,
-    logical_not as logical_not,
-    logical_or as logical_or,
-    logical_xor as logical_xor,
-    not_equal as not_equal,
-    signbit as signbit,
-    where as where,
-)
-from nvfp.arrays.functions.conversion import (
-    astype as astype,
-    copy as copy,
-    dequantize as dequantize,
-    fake_quant as fake_quant,
-    quantize as quantize,
-    to_device as to_device,
-)
-from nvfp.arrays.functions.elementwise import (
-    abs as abs,
-    acos as acos,
-    acosh as acosh,
-    add as add,
-    asin as asin,
-    asinh as asinh,
-    atan as atan,
-    atan2 as atan2,
-    atanh as atanh,
-    ceil as ceil,
-    clip as clip,
-    conj as conj,
-    copysign as copysign,
-    cos as cos,
-    cosh as cosh,
-    divide as divide,
-    exp as exp,
-    expm1 as expm1,
-    floor as floor,
-    floor_divide as floor_divide,
-    hypot as hypot,
-    imag as imag,
-    log as log,
-    log1p as log1p,
-    log2 as log2,
-    log10 as log10,
-    logaddexp as logaddexp,
-    maximum as maximum,
-    minimum as minimum,
-    multiply as multiply,
-    negative as negative,
-    nextafter as nextafter,
-    positive as positive,
-    pow as pow,
-    real as real,
-    reciprocal as reciprocal,
-    remainder as remainder,
-    round as round,
-    rsqrt as rsqrt,
-    sigmoid as sigmoid,
-    sign as sign,
-    sin as sin,
-    sinh as sinh,
-    sqrt as sqrt,
-    square as square,
-    subtract as subtract,
-    tan as tan,
-    tanh as tanh,
-    trunc as trunc,
-)
-from nvfp.arrays.functions.indexing import take as take, take_along_axis as take_along_axis
-from nvfp.arrays.functions.joining import (
-    concat as concat,
-    pad as pad,
-    repeat as repeat,
-    roll as roll,
-    split as split,
-    stack as stack,
-    tile as tile,
-    unstack as unstack,
-)
-from nvfp.arrays.functions.matmul import matmul as matmul, outer as outer, tensordot as tensordot, vecdot as vecdot
-from nvfp.arrays.functions.reductions import (
-    all as all,
-    any as any,
-    argmax as argmax,
-    argmin as argmin,
-    array_equal as array_equal,
-    max as max,
-    mean as mean,
-    min as min,
-    prod as prod,
-    std as std,
-    sum as sum,
-    var as var,
-)
-from nvfp.arrays.functions.shape import (
-    broadcast_arrays as broadcast_arrays,
-    broadcast_shapes as broadcast_shapes,
-    broadcast_to as broadcast_to,
-    expand_dims as expand_dims,
-    flip as flip,
-    matrix_transpose as matrix_transpose,
-    moveaxis as moveaxis,
-    permute_dims as permute_dims,
-    reshape as reshape,
-    squeeze as squeeze,
-    swapaxes as swapaxes,
-    transpose as transpose,
-)
-from nvfp.arrays.quantized import QuantizedArray as QuantizedArray
-from nvfp.arrays.ranges import (
-    arange as arange,
-    eye as eye,
-    linspace as linspace,
-    meshgrid as meshgrid,
-    tril as tril,
-    triu as triu,
-)
-from nvfp.arrays.storage import Storage as Storage
+
+__all__ = [
+    "comparison", "conversion", "convert", "creation", "elementwise", "indexing", "joining", "matmul", "quantized",
+    "random", "ranges", "reductions", "shape",
+]  # fmt: skip
