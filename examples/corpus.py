@@ -60,6 +60,7 @@ def load_corpus(folder: str | None = None, *, every: int = 20, limit: int = 48 <
     train, validation = (np.frombuffer(b"".join(p), np.uint8) for p in parts)
     if len(train) < 1024 or len(validation) < 256:
         raise OSError(
-            f"{root} holds {total} bytes of text in {count} files; {every} files and some kilobytes are needed"
+            f"{root} holds {total} bytes of text in {count} files ({', '.join(suffixes)}); "
+            f"{every} files and some kilobytes are needed"
         )
     return Corpus(train, validation, digest.hexdigest(), count)

@@ -4,7 +4,8 @@
     python examples/train_gpt.py --recipe all          # every recipe from one seed, a table at the end
     python examples/train_gpt.py --data my_texts/ --steps 3000 --device cuda
 
-Writes metrics.json, loss.png and one checkpoint per recipe to --out. Ctrl-C saves what there is.
+Writes metrics.json, loss.png and one checkpoint per recipe to --out. Ctrl-C finishes the step and saves;
+--resume goes on from there with the bits of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -175,29 +180,51 @@ def progress_bar(run: Run, args: argparse.Namespace) -> Any:
     )
 
 
-def train(run: Run, corpus: Corpus, args: argparse.Namespace, device: Any) -> None:
-    """Run the steps that are left; the loss is read only now and then, so that a GPU never waits."""
+@contextmanager
+def first_interrupt_held() -> Iterator[threading.Event]:
+    """Note the first Ctrl-C, so that a checkpoint never holds half a step; let the second one raise."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # signals reach only the main thread
+        yield asked
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(*_: Any) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def train(run: Run, corpus: Corpus, args: argparse.Namespace, device: Any, stop: threading.Event) -> None:
+    """Run the steps that are left, until `stop`; the loss is read only now and then, so that a GPU never waits."""
     bar = progress_bar(run, args)
     limit = len(corpus.train) - CONTEXT - 1
-    started = time.perf_counter()
-    loss = None
+    started, tokens = None, run.tokens
     try:
-        while run.step < args.steps:
+        while run.step < args.steps and not stop.is_set():
             starts = np.asarray(run.batches.integers(0, limit, size=(args.batch,)))
             x, y = to_device(corpus.batch(starts, CONTEXT), device)
             run.optimizer.lr = schedule(run.step, args)
             loss = train_step(run, x, y)
             run.step += 1
-            run.tokens += args.batch
+            if started is None:  # the first step compiles kernels; the rate counts from the second
+                started = time.perf_counter()
+            else:
+                run.tokens += args.batch
             if run.step % args.log_every == 0 or run.step == args.steps:
                 run.losses.append((run.step, float(loss)))
                 if bar is not None:
-                    rate = run.tokens / (time.perf_counter() - started)
+                    rate = (run.tokens - tokens) / max(time.perf_counter() - started, 1e-9)
                     bar.set_postfix_str(f"loss {run.losses[-1][1]:.3f}, {rate / 1e3:.1f}k tokens/s", refresh=False)
             if bar is not None:
                 bar.update()
     finally:
-        run.seconds += time.perf_counter() - started
+        run.seconds += time.perf_counter() - started if started is not None else 0.0
         if bar is not None:
             bar.close()
 
@@ -285,21 +312,24 @@ def print_table(metrics: dict[str, Any]) -> None:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Read the command line; argparse exits with code 2 on a bad one."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--model", choices=["mlp"], default="mlp", help="an MLP over the last 16 bytes")
-    p.add_argument("--recipe", choices=[*RECIPES, "all"], default="fp8")
-    p.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    p.add_argument("--data", help="folder of text; default: the source of Python's standard library")
-    p.add_argument("--steps", type=int, default=900)
-    p.add_argument("--batch", type=int, default=512, help="windows per step")
-    p.add_argument("--hidden", type=int, default=512)
-    p.add_argument("--embedding", type=int, default=32)
-    p.add_argument("--lr", type=float, default=3e-3)
-    p.add_argument("--warmup", type=int, default=60)
-    p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--log-every", type=int, default=10)
-    p.add_argument("--val-windows", type=int, default=32768)
-    p.add_argument("--out", default="runs/train_gpt", help="folder for metrics.json, loss.png, checkpoints")
-    p.add_argument("--resume", help="checkpoint to go on from (one recipe)")
+    p.add_argument("--model", choices=["mlp"], default="mlp", help="an MLP over the last 16 bytes (%(default)s)")
+    p.add_argument("--recipe", choices=[*RECIPES, "all"], default="fp8", help="%(default)s unless given")
+    p.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: CUDA where there is one")
+    p.add_argument("--data", help="folder of 20 text files or more; default: the source of Python's standard library")
+    for name, default, text in (
+        ("steps", 900, "optimizer steps"),
+        ("batch", 512, "windows per step"),
+        ("hidden", 512, "width of the hidden layers"),
+        ("embedding", 32, "width of a byte's embedding"),
+        ("lr", 3e-3, "learning rate after the warm-up"),
+        ("warmup", 60, "steps of linear warm-up"),
+        ("seed", 0, "seed of weights and batches"),
+        ("log-every", 10, "steps between readings of the loss"),
+        ("val-windows", 32768, "windows of the validation loss"),
+    ):
+        p.add_argument(f"--{name}", type=type(default), default=default, help=f"{text} (%(default)s)")
+    p.add_argument("--out", default="runs/train_gpt", help="folder of what is written (%(default)s)")
+    p.add_argument("--resume", help="checkpoint to go on from (one recipe, same options)")
     args = p.parse_args(argv)
     if args.resume and args.recipe == "all":
         p.error("--resume goes on with one recipe; name it with --recipe")
@@ -341,9 +371,9 @@ def main(argv: list[str] | None = None) -> int:
     done: list[Run] = []
     code = 0
     for run in runs:
-        try:
-            train(run, corpus, args, device)
-        except KeyboardInterrupt:
+        with first_interrupt_held() as stop:
+            train(run, corpus, args, device, stop)
+        if stop.is_set():
             print(f"\ninterrupted at step {run.step}; saving")
             code = 130
         run.val_loss = validate(run, corpus, args, device)

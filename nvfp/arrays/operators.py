@@ -68,7 +68,8 @@ class Operators:
 
     def _scalar(self, op: str) -> Any:
         if self.shape != ():
-            raise DTypeError(message(op, "a 0-d array", f"shape {self.shape}", "reduce it, or use x.item()"))
+            do = "use nf.any(x) or nf.all(x)" if op == "bool" else "reduce it, or use x.item()"
+            raise DTypeError(message(op, "a 0-d array", f"shape {self.shape}", do))
         return nf.asnumpy(self)[()]
 
     def __add__(self, other: Any) -> Array:

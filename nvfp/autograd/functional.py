@@ -39,7 +39,9 @@ class _Variables:
             if len(self.places) == before:
                 text = f"argument {i} of type {type(arguments[i]).__name__}"
                 raise ArgumentError(
-                    message(op, "a floating array or a nest that holds one", text, "choose other argnums")
+                    message(
+                        op, "a floating array or a nest that holds one", text, "pass nf.asarray(...), or other argnums"
+                    )
                 )
         self.chosen = chosen
 

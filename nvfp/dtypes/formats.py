@@ -128,7 +128,7 @@ class QuantDType:
 
     @property
     def scale_family(self) -> ScaleFamily:
-        """The rule that makes the scale: te-numerics B1 (float32), B4 (E8M0) or B5.1 (any other format)."""
+        """The rule that makes the scale: docs/formats.md under fp8_e4m3, mxfp8_e4m3, or nvfp4 (any other scale)."""
         if self.scale == el.float32:
             return "float32"
         return "e8m0" if self.scale == el.float8_e8m0fnu else "two_level"

@@ -176,14 +176,13 @@ def _write(path: Path, flat: dict[str, np.ndarray], metadata: dict[str, str]) ->
             data_ptr=value.ctypes.data,
             data_len=value.nbytes,
         )
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
-    os.close(handle)
-    try:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=path.name + ".") as folder:
+        temporary = Path(folder) / path.name
+        temporary.touch()
+        rights = temporary.stat().st_mode  # what the umask gives; the writer below keeps others out
         serialize_file(specs, temporary, metadata or None)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        temporary.chmod(rights)
+        temporary.replace(path)
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

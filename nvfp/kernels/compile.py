@@ -70,7 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m nvfp.kernels.compile", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m nvfp.kernels.compile", description=(__doc__ or "").replace("``", "")
+    )
     parser.add_argument("--arch", nargs="+", metavar="SM", help="NVRTC targets, e.g. sm_90a (default: the GPU here)")
     parser.add_argument(
         "--all",

@@ -43,7 +43,7 @@ class AdamW:
     Numerics: float32, one launch per dtype on CUDA; the step count and all hyperparameters are device
         words. A parameter without a gradient is left alone. CPU and CUDA use one order of operations.
 
-    Source: Loshchilov and Hutter, "Decoupled weight decay regularization"; te-numerics B8.
+    Source: Loshchilov and Hutter, "Decoupled weight decay regularization".
 
     Example:
         >>> import nvfp as nf

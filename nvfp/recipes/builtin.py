@@ -29,8 +29,8 @@ class DelayedScaling(Recipe):
         margin: powers of two of head room.
         fp8_format: `Format.HYBRID` (E4M3 forward, E5M2 gradients) or `Format.E4M3`.
         amax_history_len: steps remembered.
-        amax_compute_algo: ``"max"`` or ``"most_recent"``; callables come with the recipes issue.
-        scaling_factor_compute_algo: None; callables come with the recipes issue.
+        amax_compute_algo: ``"max"`` or ``"most_recent"``; callables are not built yet.
+        scaling_factor_compute_algo: None; callables are not built yet.
         reduce_amax: reduce amaxes over a process group; there is one process for now.
         fp8_gemm_fprop: accumulation in fprop (fast by default, as TE).
         fp8_gemm_dgrad: accumulation in dgrad.
@@ -40,7 +40,7 @@ class DelayedScaling(Recipe):
         ArgumentError: a value outside the ranges above.
         NotBuiltError: a callable algorithm.
 
-    Source: Transformer Engine's recipe of the same name; formulas in te-numerics B2.
+    Source: Transformer Engine's recipe of the same name.
 
     Example:
         >>> DelayedScaling(margin=0, fp8_format=Format.E4M3).linear_plan().dy.format
@@ -92,7 +92,7 @@ class DelayedScaling(Recipe):
 
 @dataclass(frozen=True)
 class Float8CurrentScaling(Recipe):
-    """Per-tensor FP8 whose scale comes from the tensor's own amax (te-numerics B1).
+    """Per-tensor FP8 whose scale comes from the tensor's own amax (docs/formats.md, fp8_e4m3).
 
     Args:
         fp8_format: `Format.HYBRID` or `Format.E4M3`.
@@ -137,7 +137,7 @@ class Float8CurrentScaling(Recipe):
 
 @dataclass(frozen=True)
 class MXFP8BlockScaling(Recipe):
-    """MXFP8: E8M0 scales for blocks of 32 along the contraction (te-numerics B4).
+    """MXFP8: E8M0 scales for blocks of 32 along the contraction (docs/formats.md, mxfp8_e4m3).
 
     Args:
         margin: present for TE's signature; MXFP8 does not use it.
@@ -173,7 +173,7 @@ class MXFP8BlockScaling(Recipe):
 
 @dataclass(frozen=True)
 class NVFP4BlockScaling(Recipe):
-    """NVFP4: E2M1 in blocks of 16 with E4M3 scales and one float32 per tensor (te-numerics B5).
+    """NVFP4: E2M1 in blocks of 16 with E4M3 scales and one float32 per tensor (docs/formats.md, nvfp4).
 
     Weights use 16 x 16 blocks. The random Hadamard transform and stochastic rounding of TE's default
     are not built yet and raise by name, so for now pass ``disable_rht=True,
@@ -203,10 +203,11 @@ class NVFP4BlockScaling(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        do = "pass disable_rht=True, disable_stochastic_rounding=True for now"
         if not self.disable_rht:
-            raise not_built("NVFP4BlockScaling", "the random Hadamard transform", "pass disable_rht=True for now")
+            raise not_built("NVFP4BlockScaling", "the random Hadamard transform", do)
         if not self.disable_stochastic_rounding:
-            raise not_built("NVFP4BlockScaling", "stochastic rounding", "pass disable_stochastic_rounding=True for now")
+            raise not_built("NVFP4BlockScaling", "stochastic rounding", do)
         if self.row_scaled_activation or self.nvfp4_4over6 != "none":
             name = "row_scaled_activation" if self.row_scaled_activation else "nvfp4_4over6"
             raise not_built("NVFP4BlockScaling", name, f"leave {name} out for now")

@@ -26,6 +26,9 @@ class Format(Enum):
     HYBRID = (float8_e4m3fn, float8_e5m2)
     E2M1 = (float4_e2m1fn, float4_e2m1fn)
 
+    def __repr__(self) -> str:
+        return f"Format.{self.name}"
+
     @property
     def forward(self) -> Element:
         """Element format of activations and weights."""

@@ -42,7 +42,7 @@ class TensorPlan:
 
 @dataclass(frozen=True)
 class DelayedRule:
-    """How delayed scaling turns a history of amaxes into a scale (te-numerics B2)."""
+    """How delayed scaling turns a history of amaxes into a scale."""
 
     history_length: int
     algorithm: Literal["max", "most_recent"]

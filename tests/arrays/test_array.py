@@ -122,7 +122,7 @@ def test_conversion_to_python() -> None:
     x = nf.asarray(3.5)
     assert float(x) == 3.5 and int(x) == 3 and bool(x) and complex(x) == 3.5 + 0j and f"{x:.1f}" == "3.5"
     assert [10, 20, 30][nf.asarray(1)] == 20 and range(5)[nf.asarray(2) :] == range(2, 5)
-    with pytest.raises(TypeError, match=r"\[bool\] expected a 0-d array"):
+    with pytest.raises(TypeError, match=r"\[bool\] expected a 0-d array.*nf\.any\(x\)"):
         bool(nf.asarray([1.0, 2.0]))
     with pytest.raises(TypeError, match=r"\[index\] expected an integer array"):
         operator.index(nf.asarray(1.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,11 +77,11 @@ def test_resume_has_the_bits_of_an_uninterrupted_run(job: Any, texts: Path, tmp_
     # The schedule depends on --steps, so the first half is a run of four steps that stops after two.
     original = job.train
 
-    def stop_early(run_: Any, corpus: Any, args: Any, device: Any) -> None:
+    def stop_early(run_: Any, corpus: Any, args: Any, device: Any, stop: Any) -> None:
         steps, args.steps = args.steps, 2
         schedule, job.schedule = job.schedule, lambda step, a: schedule(step, _with_steps(a, steps))
         try:
-            original(run_, corpus, args, device)
+            original(run_, corpus, args, device, stop)
         finally:
             args.steps, job.schedule = steps, schedule
 
@@ -110,8 +111,8 @@ def test_ctrl_c_saves_checkpoint_metrics_and_plot(
     original = job.train_step
 
     def interrupt(run_: Any, x: Any, y: Any) -> Any:
-        if run_.step == 2:
-            raise KeyboardInterrupt
+        if run_.step == 1:
+            signal.raise_signal(signal.SIGINT)  # in the middle of a step: it is finished first
         return original(run_, x, y)
 
     monkeypatch.setattr(job, "train_step", interrupt)
@@ -119,6 +120,22 @@ def test_ctrl_c_saves_checkpoint_metrics_and_plot(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bf16.safetensors", "loss.png", "metrics.json"]
     _, metadata = nf.files.load_with_metadata(tmp_path / "bf16.safetensors", device="cpu")
     assert json.loads(metadata["nvfp.checkpoint"])["extra"]["step"] == 2
+    monkeypatch.undo()
+    half = str(tmp_path / "bf16.safetensors")
+    assert run(job, texts, tmp_path / "rest", "--recipe", "bf16", "--resume", half) == 0
+    assert run(job, texts, tmp_path / "whole", "--recipe", "bf16") == 0
+    rest, whole = (nf.load(tmp_path / d / "bf16.safetensors", device="cpu") for d in ("rest", "whole"))
+    assert all(np.asarray(rest[key]).tobytes() == np.asarray(whole[key]).tobytes() for key in whole)
+
+
+def test_a_second_ctrl_c_stops_at_once(job: Any) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with job.first_interrupt_held() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_wrong_recipe_for_a_checkpoint(

@@ -55,6 +55,12 @@ def test_a_failed_save_keeps_the_old_file(tmp_path: Path) -> None:
     assert np.asarray(nf.load(path)).tolist() == [1, 1] and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_has_the_rights_of_any_other_new_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    nf.save(tmp_path / "x.safetensors", nf.ones((2,)))
+    assert (tmp_path / "x.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
 def test_not_a_safetensors_file(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"hello")
     with pytest.raises(FileFormatError, match=r"\[load\] expected a safetensors file"):

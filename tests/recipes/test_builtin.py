@@ -29,6 +29,10 @@ def test_defaults_are_transformer_engines() -> None:
     )
 
 
+def test_a_format_prints_its_name() -> None:
+    assert "fp8_format=Format.HYBRID," in repr(recipes.DelayedScaling())
+
+
 @pytest.mark.parametrize("make", [recipes.DelayedScaling, recipes.Float8CurrentScaling])
 def test_accumulation_per_gemm(make: type) -> None:
     plan = make().linear_plan()

@@ -43,8 +43,8 @@ def block_amax(
 
 # The three families of `scales`: from the amax bits of blocks to what is stored (codes or float32 bits) and what
 # elements are multiplied by. ``floats`` = [largest element, overflow value, least amax, S_enc]; for the rest see
-# `_tables.ScaleRule`. Each product and quotient is one float32 operation, in the order of te-numerics. They are three
-# kernels of one signature because each takes long to compile and a program needs few of them.
+# `_tables.ScaleRule`. Each product and quotient is one float32 operation, in the order of docs/formats.md. They are
+# three kernels of one signature because each takes long to compile and a program needs few of them.
 
 
 @njit

@@ -100,7 +100,7 @@ def _tensor_level(
     x: np.ndarray, fmt: QuantDType, scale: Any, given: Any, taken: Any, tensor_scale: Any, epsilon: float
 ) -> _Tensor:
     rule = scale_rule(fmt)
-    # What an overflowing float32 multiplier becomes (te-numerics B1, step 5).
+    # What an overflowing float32 multiplier becomes (docs/formats.md, fp8_e4m3, step 1).
     overflow = LARGEST_FINITE[x.dtype] if fmt.block is not None else exact.FLT_MAX
     floats = np.array([rule.largest, overflow, epsilon, 1], np.float32)
     if fmt.block is None:

@@ -13,6 +13,7 @@ from nvfp.kernels.cuda._layout import Cube, blocked_cube, element_strides
 from nvfp.kernels.cuda._loader import Defines, Instance, kernel
 from nvfp.kernels.cuda._memory import aligned
 from nvfp.kernels.cuda._quantize_plan import BFLOAT16
+from nvfp.kernels.cuda._transpose import SMALL
 from nvfp.kernels.cuda._types import ctype
 from nvfp.kernels.cuda._xp import cp
 from nvfp.kernels.cuda.cast import cast
@@ -30,9 +31,12 @@ def dequantize(operand: Operand, dtype: np.dtype, *, tensor_factors: bool, out: 
     axis, fmt = _axis(operand), operand.format
     square = (fmt.block_shape or (1, 1))[0] > 1
     at = _seen(_stored(out, operand), axis, square)
-    if at is None:
-        values = dequantize(operand, dtype, tensor_factors=tensor_factors, out=None)
-        return cast(values, dtype, source=None, target=None, overflow="saturate", out=out)
+    if at is None or (operand.transposed and at.row_stride == 1 and min(at.rows, at.columns) >= SMALL):
+        # In stored order first: a strided copy, or a tile transpose, is faster than scattered values.
+        values = dequantize(
+            operand.T if operand.transposed else operand, dtype, tensor_factors=tensor_factors, out=None
+        )
+        return cast(_stored(values, operand), dtype, source=None, target=None, overflow="saturate", out=out)
     codes, code_at = _grouped(operand.codes, axis, square)
     scale: Any | None = operand.scale
     scale_at = Cube(1, 1, 1, 0, 0, 0)

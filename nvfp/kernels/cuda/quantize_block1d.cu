@@ -18,7 +18,54 @@ __device__ __forceinline__ unsigned column_max(unsigned m) {
   return m;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// One copy: its codes, its scales, its words.
+struct Side {
+  Target target;
+  void* scale;
+  const float *amax, *given;
+  float* stored;
+};
+
+// The codes and scale of one piece of a copy; `m` is the maximum over the piece's whole block.
+template <bool Whole>
+__device__ __forceinline__ void write(const Side& s, const Tensor& t, const float (&x)[PIECE], unsigned m, long long r, long long c) {
+  const Block b = block_scale(m, t);
+  if (c % BLOCK == 0 && (Whole || (r < s.target.rows && c < s.target.columns))) {
+    store_scale(s.scale, scale_at(r, c / BLOCK, (s.target.columns + BLOCK - 1) / BLOCK), b.stored);
+  }
+  store_piece<Whole>(s.target, r, c, encode_piece(x, b));
+}
+
+template <bool Whole>
+__device__ __forceinline__ void quantize_tile(Shared<T_IN>& tile, const Source& source, const Origin& o, const Side& row,
+                                              const Side& col, float epsilon, float overflow) {
+  const int i = threadIdx.x / PIECES, j = threadIdx.x % PIECES * PIECE;
+  const Vec<T_IN, PIECE> v = load_piece<Whole>(source, o.r + i, o.c + j);
+  Tensor tensor;
+  float f[PIECE];
+  if constexpr (COL) tile.write(i, j, v);
+  if constexpr (ROW) {
+    tensor = tensor_level(row.amax, row.given, epsilon, overflow);
+#pragma unroll
+    for (int k = 0; k < PIECE; ++k) f[k] = load_float(v.at[k]);
+    write<Whole>(row, tensor, f, lanes_max<LANES>(piece_max(f)), o.r + i, o.c + j);
+  }
+  if constexpr (COL) {
+    __syncthreads();
+    if (!ROW || col.amax != row.amax || col.given != row.given) tensor = tensor_level(col.amax, col.given, epsilon, overflow);
+    constexpr int ACROSS = COLUMNS / SPREAD;  // warps side by side
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int tc = warp % ACROSS * SPREAD + lane % SPREAD;
+    const int tr = warp / ACROSS * BLOCK + lane / SPREAD * PIECE;
+    T_IN raw[PIECE];
+    tile.column(tr, tc, raw);
+#pragma unroll
+    for (int k = 0; k < PIECE; ++k) f[k] = load_float(raw[k]);
+    write<Whole>(col, tensor, f, column_max(piece_max(f)), o.c + tc, o.r + tr);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 quantize_block1d(const T_IN* __restrict__ x, long long rows, long long columns, long long stride, int aligned,
                  unsigned char* row_codes, long long row_pitch, long long row_allocated, int row_aligned, void* row_scale,
                  const float* row_amax, const float* row_given, float* row_stored,
@@ -26,44 +73,16 @@ quantize_block1d(const T_IN* __restrict__ x, long long rows, long long columns, 
                  const float* col_amax, const float* col_given, float* col_stored, float epsilon, float overflow) {
   __shared__ Shared<T_IN> tile;
   const Source source{x, rows, columns, stride, aligned != 0};
-  const auto [r0, c0] = tile_origin(columns);
-  const int i = threadIdx.x / PIECES, j = threadIdx.x % PIECES * PIECE;
-
-  const Vec<T_IN, PIECE> v = load_piece(source, r0 + i, c0 + j);
-  if constexpr (COL) tile.write(i, j, v);
-  if constexpr (ROW) {
-    const Target target{row_codes, rows, columns, row_pitch, row_allocated, row_aligned != 0};
-    const Tensor tensor = tensor_level(row_amax, row_given, epsilon, overflow);
-    float f[PIECE];
-#pragma unroll
-    for (int k = 0; k < PIECE; ++k) f[k] = load_float(v.at[k]);
-    const Block b = block_scale(lanes_max<LANES>(piece_max(f)), tensor);
-    const long long r = r0 + i, c = c0 + j;
-    if (j % BLOCK == 0 && r < rows && c < columns) {
-      store_scale(row_scale, scale_at(r, c / BLOCK, (columns + BLOCK - 1) / BLOCK), b.stored);
-    }
-    store_piece(target, r, c, encode_piece(f, b));
-    if (blockIdx.x == 0 && threadIdx.x == 0) store_tensor_scale(row_amax, row_given, row_stored);
+  const Side row{{row_codes, rows, columns, row_pitch, row_allocated, row_aligned != 0}, row_scale, row_amax, row_given, row_stored};
+  const Side col{{col_codes, columns, rows, col_pitch, col_allocated, col_aligned != 0}, col_scale, col_amax, col_given, col_stored};
+  const Origin o = tile_origin(columns);
+  if (tile_is_whole(source, o, row_aligned != 0, col_aligned != 0)) {
+    quantize_tile<true>(tile, source, o, row, col, epsilon, overflow);
+  } else {
+    quantize_tile<false>(tile, source, o, row, col, epsilon, overflow);
   }
-  if constexpr (COL) {
-    __syncthreads();
-    const Target target{col_codes, columns, rows, col_pitch, col_allocated, col_aligned != 0};
-    const Tensor tensor = tensor_level(col_amax, col_given, epsilon, overflow);
-    constexpr int ACROSS = COLUMNS / SPREAD;  // warps side by side
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int tc = warp % ACROSS * SPREAD + lane % SPREAD;
-    const int tr = warp / ACROSS * BLOCK + lane / SPREAD * PIECE;
-    T_IN raw[PIECE];
-    tile.column(tr, tc, raw);
-    float f[PIECE];
-#pragma unroll
-    for (int k = 0; k < PIECE; ++k) f[k] = load_float(raw[k]);
-    const Block b = block_scale(column_max(piece_max(f)), tensor);
-    const long long r = c0 + tc, c = r0 + tr;  // in stored order
-    if (tr % BLOCK == 0 && r < columns && c < rows) {
-      store_scale(col_scale, scale_at(r, c / BLOCK, (rows + BLOCK - 1) / BLOCK), b.stored);
-    }
-    store_piece(target, r, c, encode_piece(f, b));
-    if (blockIdx.x == 0 && threadIdx.x == 0) store_tensor_scale(col_amax, col_given, col_stored);
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    if (ROW) store_tensor_scale(row_amax, row_given, row_stored);
+    if (COL) store_tensor_scale(col_amax, col_given, col_stored);
   }
 }

@@ -9,29 +9,18 @@
 #define TILES 0
 #include "quantize_tile.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-quantize_tensor(const T_IN* __restrict__ x, long long rows, long long columns, long long stride, int aligned,
-                unsigned char* row_codes, long long row_pitch, long long row_allocated, int row_aligned,
-                unsigned char* col_codes, long long col_pitch, long long col_allocated, int col_aligned,
-                const float* word, float epsilon, float* stored, float* row_recorded, float* col_recorded) {
-  __shared__ Shared<unsigned char> tile;
-  const Source source{x, rows, columns, stride, aligned != 0};
-  const auto [r0, c0] = tile_origin(columns);
+// Writes the codes of a tile; returns (with GIVEN) the largest magnitude in the thread's piece.
+template <bool Whole>
+__device__ __forceinline__ unsigned quantize_tile(Shared<unsigned char>& tile, const Source& source, const Origin& o,
+                                                  const Target& row, const Target& col, const Block& b) {
   const int i = threadIdx.x / PIECES, j = threadIdx.x % PIECES * PIECE;
-
-  Block b{*word, 0u, false};
-  if constexpr (!GIVEN) b.multiplier = fp32_multiplier<Element, POWER_OF_TWO>(*word, epsilon, __uint_as_float(0x7f7fffffu));
-  if (blockIdx.x == 0 && threadIdx.x == 0) *stored = __fdiv_rn(1.0f, b.multiplier);
-
-  const Vec<T_IN, PIECE> v = load_piece(source, r0 + i, c0 + j);
+  const Vec<T_IN, PIECE> v = load_piece<Whole>(source, o.r + i, o.c + j);
   float f[PIECE];
 #pragma unroll
   for (int k = 0; k < PIECE; ++k) f[k] = load_float(v.at[k]);
+  const unsigned m = GIVEN ? piece_max(f) : 0u;
   const Codes codes = encode_piece(f, b);
-  if constexpr (ROW) {
-    const Target target{row_codes, rows, columns, row_pitch, row_allocated, row_aligned != 0};
-    store_piece(target, r0 + i, c0 + j, codes);
-  }
+  if constexpr (ROW) store_piece<Whole>(row, o.r + i, o.c + j, codes);
   if constexpr (COL) {
     Vec<unsigned char, PIECE> bytes;
 #pragma unroll
@@ -41,11 +30,30 @@ quantize_tensor(const T_IN* __restrict__ x, long long rows, long long columns, l
     const int tc = threadIdx.x % COLUMNS, tr = threadIdx.x / COLUMNS * PIECE;
     unsigned char column[PIECE];
     tile.column(tr, tc, column);
-    const Target target{col_codes, columns, rows, col_pitch, col_allocated, col_aligned != 0};
-    store_piece(target, c0 + tc, r0 + tr, gather_piece(column));
+    store_piece<Whole>(col, o.c + tc, o.r + tr, gather_piece(column));
   }
+  return m;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+quantize_tensor(const T_IN* __restrict__ x, long long rows, long long columns, long long stride, int aligned,
+                unsigned char* row_codes, long long row_pitch, long long row_allocated, int row_aligned,
+                unsigned char* col_codes, long long col_pitch, long long col_allocated, int col_aligned,
+                const float* word, float epsilon, float* stored, float* row_recorded, float* col_recorded) {
+  __shared__ Shared<unsigned char> tile;
+  const Source source{x, rows, columns, stride, aligned != 0};
+  const Target row{row_codes, rows, columns, row_pitch, row_allocated, row_aligned != 0};
+  const Target col{col_codes, columns, rows, col_pitch, col_allocated, col_aligned != 0};
+  const Origin o = tile_origin(columns);
+  Block b{*word, 0u, false};
+  if constexpr (!GIVEN) b.multiplier = fp32_multiplier<Element, POWER_OF_TWO>(*word, epsilon, __uint_as_float(0x7f7fffffu));
+  if (blockIdx.x == 0 && threadIdx.x == 0) *stored = __fdiv_rn(1.0f, b.multiplier);
+
+  unsigned m;
+  if (tile_is_whole(source, o, row_aligned != 0, col_aligned != 0)) m = quantize_tile<true>(tile, source, o, row, col, b);
+  else m = quantize_tile<false>(tile, source, o, row, col, b);
   if (GIVEN && (row_recorded != nullptr || col_recorded != nullptr)) {
-    const unsigned m = block_max<THREADS>(piece_max(f));
+    m = block_max<THREADS>(m);
     if (threadIdx.x == 0) {
       if (row_recorded != nullptr) record_max(row_recorded, m);
       if (col_recorded != nullptr) record_max(col_recorded, m);

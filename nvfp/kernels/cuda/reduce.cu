@@ -34,6 +34,11 @@ template <class A> constexpr bool same<A, A> = true;
 template <class A> constexpr bool is_half = same<A, __half> || same<A, __nv_bfloat16>;
 [[maybe_unused]] constexpr bool FLOATING = same<T_ACC, float> || same<T_ACC, double>;
 
+// Integer sums: a missing element is a zero that goes through `item` like the others. Choosing between its 64-bit
+// square and zero instead makes ptxas 13.0 (sm_90a) clear the register pair with CS2R and predicate the multiply; it
+// then lets the sum read the pair 5 cycles later, one too few when the multiply is off, and stale bits are added.
+[[maybe_unused]] constexpr bool ZERO_IS_IDENTITY = !FLOATING && OP == SUM;
+
 struct Item {
   T_ACC value;
 #if POSITION
@@ -185,7 +190,9 @@ reduce_rows(const T_IN* __restrict__ x, const long long* __restrict__ indices, T
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           const long long k = at + s * STEP + j;
-          a[j] = k < end ? item(from[k], k, indices, row * n) : identity();
+          a[j] = ZERO_IS_IDENTITY ? item(k < end ? from[k] : (T_IN)0, k, indices, row * n)
+                 : k < end        ? item(from[k], k, indices, row * n)
+                                  : identity();
         }
         total[b + s] = tree(a);
       }
@@ -219,8 +226,14 @@ template <int N>
 __device__ __forceinline__ void rows_tree(Item (&a)[PER], const T_IN* p, long long stride, long long at, int left,
                                           const long long* indices, long long base, long long columns) {
   if constexpr (N == 1) {
-    if (left > 0) {
-      const Vec<T_IN, PER> v = load_vec<T_IN, PER>(p);
+    if (left > 0 || ZERO_IS_IDENTITY) {
+      Vec<T_IN, PER> v;
+      if (left > 0) {
+        v = load_vec<T_IN, PER>(p);
+      } else {
+#pragma unroll
+        for (int j = 0; j < PER; ++j) v.at[j] = (T_IN)0;
+      }
 #pragma unroll
       for (int j = 0; j < PER; ++j) a[j] = item(v.at[j], at, indices, base + j, columns);
     } else {

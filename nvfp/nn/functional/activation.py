@@ -1,4 +1,4 @@
-"""Activations as primitives (formulas: te-numerics B8)."""
+"""Activations as primitives."""
 
 from __future__ import annotations
 

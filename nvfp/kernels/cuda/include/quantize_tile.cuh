@@ -10,6 +10,13 @@
 #include "vec.cuh"
 
 constexpr int THREADS = 256;
+// Blocks per multiprocessor that registers must allow: their loads in flight hide the latency of memory. As many as
+// go without spills.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int RESIDENT = sizeof(T_IN) < 4 ? 5 : 4;
+#else
+constexpr int RESIDENT = sizeof(T_IN) < 4 ? 6 : 4;
+#endif
 constexpr int PIECE = 16;
 constexpr int COLUMNS = WIDE ? 256 : 64;
 constexpr int ROWS = THREADS * PIECE / COLUMNS;
@@ -38,13 +45,23 @@ __device__ __forceinline__ Origin tile_origin(long long columns) {
   return {(long long)(blockIdx.x / across) * ROWS, (long long)(blockIdx.x % across) * COLUMNS};
 }
 
+// Whole: the tile lies inside the matrix and every piece can be moved by vectors.
+template <bool Whole>
 __device__ __forceinline__ Vec<T_IN, PIECE> load_piece(const Source& s, long long r, long long c) {
-  Vec<T_IN, PIECE> v;
-  if (r < s.rows && c + PIECE <= s.columns && s.aligned) return load_vec<T_IN, PIECE>(s.data + r * s.stride + c);
+  const T_IN* from = s.data + r * s.stride + c;
+  if constexpr (Whole) {
+    return load_vec<T_IN, PIECE>(from);
+  } else {
+    if (r < s.rows && c + PIECE <= s.columns && s.aligned) return load_vec<T_IN, PIECE>(from);
+    Vec<T_IN, PIECE> v;
 #pragma unroll
-  for (int i = 0; i < PIECE; ++i)
-    v.at[i] = r < s.rows && c + i < s.columns ? s.data[r * s.stride + c + i] : store<T_IN>(0.0f);
-  return v;
+    for (int i = 0; i < PIECE; ++i) v.at[i] = r < s.rows && c + i < s.columns ? from[i] : store<T_IN>(0.0f);
+    return v;
+  }
+}
+
+__device__ __forceinline__ bool tile_is_whole(const Source& s, const Origin& o, bool row_aligned, bool col_aligned) {
+  return o.r + ROWS <= s.rows && o.c + COLUMNS <= s.columns && s.aligned && (!ROW || row_aligned) && (!COL || col_aligned);
 }
 
 __device__ __forceinline__ unsigned piece_max(const float (&x)[PIECE]) {
@@ -58,21 +75,28 @@ __device__ __forceinline__ unsigned piece_max(const float (&x)[PIECE]) {
 constexpr int WORDS = Element::PACKED ? 2 : 4;
 struct Codes { unsigned word[WORDS]; };
 
+template <class E = Element>
 __device__ __forceinline__ Codes encode_piece(const float (&x)[PIECE], const Block& b) {
   Codes codes;
+  // Where non-finite input makes a NaN block, a product is NaN only if the multiplier is. Else E2M1 goes code by code.
+  constexpr bool EIGHT = IS_E2M1<E> && NAN_BLOCK && !NVFP_HARDWARE_FP4;
+  constexpr int PER = E::PACKED ? 8 : 4;
 #pragma unroll
   for (int w = 0; w < WORDS; ++w) {
     unsigned word = 0;
-    if constexpr (Element::PACKED) {
+    float y[PER];
 #pragma unroll
-      for (int i = 0; i < 8; i += 2)
-        word |= encode_packed2<Element, SATURATE>(__fmul_rn(x[8 * w + i], b.multiplier), __fmul_rn(x[8 * w + i + 1], b.multiplier)) << 4 * i;
+    for (int i = 0; i < PER; ++i) y[i] = __fmul_rn(x[PER * w + i], b.multiplier);
+    if constexpr (EIGHT) {
+      word = b.multiplier == b.multiplier ? encode8_e2m1(y) : E::NAN_CODE * 0x11111111u;
+    } else if constexpr (E::PACKED) {
+#pragma unroll
+      for (int i = 0; i < PER; i += 2) word |= encode_packed2<E, SATURATE>(y[i], y[i + 1]) << 4 * i;
     } else {
 #pragma unroll
-      for (int i = 0; i < 4; i += 2)
-        word |= encode2<Element, SATURATE>(__fmul_rn(x[4 * w + i], b.multiplier), __fmul_rn(x[4 * w + i + 1], b.multiplier)) << 8 * i;
+      for (int i = 0; i < PER; i += 2) word |= encode2<E, SATURATE>(y[i], y[i + 1]) << 8 * i;
     }
-    codes.word[w] = b.bad ? BAD_CODE * (Element::PACKED ? 0x11111111u : 0x01010101u) : word;
+    codes.word[w] = b.bad ? BAD_CODE * (E::PACKED ? 0x11111111u : 0x01010101u) : word;
   }
   return codes;
 }
@@ -95,25 +119,27 @@ __device__ __forceinline__ unsigned code_at(const Codes& codes, int i) {
 }
 
 // Writes the codes of (r, c .. c + 15), zeros beyond the logical end of the row and below the last row.
+template <bool Whole>
 __device__ __forceinline__ void store_piece(const Target& t, long long r, long long c, const Codes& codes) {
   constexpr int PER_BYTE = Element::PACKED ? 2 : 1, BYTES = PIECE / PER_BYTE;
   const long long at = c / PER_BYTE;
-  if (r >= t.allocated || at >= t.pitch) return;
   unsigned char* to = t.codes + r * t.pitch + at;
-  if (r < t.rows && c + PIECE <= t.columns && t.aligned) {
-    Vec<unsigned, WORDS> v;
+  Vec<unsigned, WORDS> v;
 #pragma unroll
-    for (int w = 0; w < WORDS; ++w) v.at[w] = codes.word[w];
+  for (int w = 0; w < WORDS; ++w) v.at[w] = codes.word[w];
+  if constexpr (Whole) {
     store_vec<unsigned, WORDS>(reinterpret_cast<unsigned*>(to), v);
-    return;
-  }
+  } else if (r < t.rows && c + PIECE <= t.columns && t.aligned) {
+    store_vec<unsigned, WORDS>(reinterpret_cast<unsigned*>(to), v);
+  } else if (r < t.allocated) {
 #pragma unroll
-  for (int i = 0; i < BYTES; ++i) {
-    unsigned byte = 0;
+    for (int i = 0; i < BYTES; ++i) {
+      unsigned byte = 0;
 #pragma unroll
-    for (int j = 0; j < PER_BYTE; ++j)
-      if (r < t.rows && c + i * PER_BYTE + j < t.columns) byte |= code_at(codes, i * PER_BYTE + j) << 4 * j;
-    if (at + i < t.pitch) to[i] = (unsigned char)byte;
+      for (int j = 0; j < PER_BYTE; ++j)
+        if (r < t.rows && c + i * PER_BYTE + j < t.columns) byte |= code_at(codes, i * PER_BYTE + j) << 4 * j;
+      if (at + i < t.pitch) to[i] = (unsigned char)byte;
+    }
   }
 }
 

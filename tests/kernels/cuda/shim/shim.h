@@ -166,6 +166,12 @@ inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline float __saturatef(float x) { return x > 0.0f ? std::min(x, 1.0f) : 0.0f; }  // NaN is 0
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+  const uint64_t both = (uint64_t)b << 32 | a;
+  unsigned r = 0;
+  for (int i = 0; i < 4; ++i) r |= (unsigned)(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+  return r;
+}
 inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 template <class F, class X> inline F shim_toward_zero(X x) {
   F y = (F)x;
