@@ -317,7 +317,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     p.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: CUDA where there is one")
     p.add_argument("--data", help="folder of 20 text files or more; default: the source of Python's standard library")
     for name, default, text in (
-        ("steps", 900, "optimizer steps"),
+        ("steps", 800, "optimizer steps"),
         ("batch", 512, "windows per step"),
         ("hidden", 512, "width of the hidden layers"),
         ("embedding", 32, "width of a byte's embedding"),
