@@ -9,10 +9,10 @@ import ml_dtypes
 import numpy as np
 
 from nvfp.kernels.cast import cast
+from nvfp.kernels.cuda import _memory
 from nvfp.kernels.cuda._launch import launch
 from nvfp.kernels.cuda._layout import Shape, collapse
 from nvfp.kernels.cuda._loader import Defines, Instance, Kernel, kernel
-from nvfp.kernels.cuda._memory import address
 from nvfp.kernels.cuda._types import ctype
 from nvfp.kernels.cuda._xp import cp
 from nvfp.kernels.elementwise_table import OPS
@@ -57,14 +57,14 @@ def elementwise(
 
 
 def _view(x: Any) -> View:
-    return x.dtype, x.shape, x.strides, address(x) % 16
+    return x.dtype, x.shape, x.strides, _memory.address(x) % 16
 
 
 def _crosses(a: Any, out: Any) -> bool:
     """Whether ``a`` overlaps ``out`` other than by being the same view."""
     if isinstance(a, np.generic):
         return False
-    at, to = address(a), address(out)
+    at, to = _memory.address(a), _memory.address(out)
     if at == to and a.shape == out.shape and a.strides == out.strides:
         return False
     a_low, a_high = _reach(a.shape, a.strides, a.dtype.itemsize)

@@ -20,9 +20,10 @@ constexpr int ELEMENTS = WIDE ? 2 : 4;  // of a group
 template <class A, class B> constexpr bool same = false;
 template <class A> constexpr bool same<A, A> = true;
 
-__device__ __forceinline__ T_OUT round_to(T_ACC x) {
-  if constexpr (same<T_OUT, __half> || same<T_OUT, __nv_bfloat16>) return store<T_OUT>((float)x);
-  else return (T_OUT)x;
+template <class A>
+__device__ __forceinline__ A round_to(T_ACC x) {
+  if constexpr (same<A, __half> || same<A, __nv_bfloat16>) return store<A>((float)x);
+  else return (A)x;
 }
 
 #if KIND == BITS
@@ -36,7 +37,7 @@ __device__ __forceinline__ T_ACC unit(unsigned w) {
 }
 __device__ __forceinline__ T_OUT one(unsigned w, T_ACC low, T_ACC factor, T_ACC most) {
   const T_ACC value = low + unit(w) * factor;
-  return round_to(value < most ? value : most);
+  return round_to<T_OUT>(value < most ? value : most);
 }
 __device__ __forceinline__ void draw(const uint4& w, T_OUT* y, T_ACC low, T_ACC factor, T_ACC most) {
   y[0] = one(w.x, low, factor, most), y[1] = one(w.y, low, factor, most);
@@ -55,8 +56,8 @@ __device__ __forceinline__ void polar(unsigned w0, unsigned w1, double& r, doubl
 __device__ __forceinline__ void pair(unsigned w0, unsigned w1, T_OUT* y, T_ACC mean, T_ACC deviation) {
   T_ACC r, c, s;
   polar(w0, w1, r, c, s);
-  y[0] = round_to(mean + (r * c) * deviation);
-  y[1] = round_to(mean + (r * s) * deviation);
+  y[0] = round_to<T_OUT>(mean + (r * c) * deviation);
+  y[1] = round_to<T_OUT>(mean + (r * s) * deviation);
 }
 __device__ __forceinline__ void draw(const uint4& w, T_OUT* y, T_ACC mean, T_ACC deviation, T_ACC) {
   pair(w.x, w.y, y, mean, deviation);

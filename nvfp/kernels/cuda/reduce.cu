@@ -28,6 +28,7 @@
 #define ARGMIN 7
 #define POSITION (OP >= ARGMAX)
 
+typedef T_IN In;
 constexpr int THREADS = 256;
 template <class A, class B> constexpr bool same = false;
 template <class A> constexpr bool same<A, A> = true;
@@ -94,13 +95,13 @@ __device__ __forceinline__ Item join(const Item& a, const Item& b) {
 }
 
 // Number `at` of a reduction as an Item: an element, or a partial result whose position is indices[base + at * step].
-__device__ __forceinline__ Item item(T_IN x, long long at, const long long* indices, long long base,
-                                     long long step = 1) {
+template <class A>
+__device__ __forceinline__ Item item(A x, long long at, const long long* indices, long long base, long long step = 1) {
   T_ACC value;
   if constexpr (FIRST && (OP == ALL || OP == ANY)) {
-    if constexpr (is_half<T_IN>) value = (T_ACC)(load_float(x) != 0.0f);
-    else value = (T_ACC)(x != (T_IN)0);
-  } else if constexpr (is_half<T_IN>) value = (T_ACC)load_float(x);
+    if constexpr (is_half<A>) value = (T_ACC)(load_float(x) != 0.0f);
+    else value = (T_ACC)(x != (A)0);
+  } else if constexpr (is_half<A>) value = (T_ACC)load_float(x);
   else value = (T_ACC)x;
   if (SQUARE) value = value * value;
 #if POSITION
@@ -129,23 +130,24 @@ __device__ __forceinline__ Item tree(Item (&a)[N]) {
 }
 
 // Writes a finished or a partial result.
-__device__ __forceinline__ void put(const Item& a, T_OUT* y, long long* positions, long long at, double count) {
+template <class A>
+__device__ __forceinline__ void put(const Item& a, A* y, long long* positions, long long at, long long count) {
 #if POSITION
   if (LAST) {
-    y[at] = (T_OUT)a.index;
+    y[at] = (A)a.index;
   } else {
-    y[at] = (T_OUT)a.value;
+    y[at] = (A)a.value;
     positions[at] = a.index;
   }
 #else
-  if constexpr (same<T_OUT, bool>) y[at] = a.value != (T_ACC)0;
+  if constexpr (same<A, bool>) y[at] = a.value != (T_ACC)0;
   else if constexpr (MEAN && FLOATING) {
     const T_ACC mean = a.value / (T_ACC)count;
-    if constexpr (is_half<T_OUT>) y[at] = store<T_OUT>((float)mean);  // T_ACC is float here
-    else y[at] = (T_OUT)mean;
-  } else if constexpr (MEAN) y[at] = (T_OUT)((double)a.value / count);
-  else if constexpr (is_half<T_OUT>) y[at] = store<T_OUT>((float)a.value);
-  else y[at] = (T_OUT)a.value;
+    if constexpr (is_half<A>) y[at] = store<A>((float)mean);  // T_ACC is float here
+    else y[at] = (A)mean;
+  } else if constexpr (MEAN) y[at] = (A)((double)a.value / (double)count);
+  else if constexpr (is_half<A>) y[at] = store<A>((float)a.value);
+  else y[at] = (A)a.value;
 #endif
 }
 
@@ -156,7 +158,7 @@ constexpr bool ORDERED = FLOATING && (OP == SUM || OP == PROD);  // where the tr
 extern "C" __global__ void __launch_bounds__(THREADS)
 reduce_rows(const T_IN* __restrict__ x, const long long* __restrict__ indices, T_OUT* __restrict__ y,
             long long* __restrict__ positions, long long results, long long segments, long long n,
-            long long row_stride, double count) {
+            long long row_stride, long long count) {
   constexpr int GROUP = LANES * WARPS, STEP = LANES * 8;
   static_assert(WARPS == 1 || LANES == 32, "several warps only of whole ones");
   const long long result = ((long long)blockIdx.x * THREADS + threadIdx.x) / GROUP;
@@ -190,7 +192,7 @@ reduce_rows(const T_IN* __restrict__ x, const long long* __restrict__ indices, T
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           const long long k = at + s * STEP + j;
-          a[j] = ZERO_IS_IDENTITY ? item(k < end ? from[k] : (T_IN)0, k, indices, row * n)
+          a[j] = ZERO_IS_IDENTITY ? item(k < end ? from[k] : In{}, k, indices, row * n)
                  : k < end        ? item(from[k], k, indices, row * n)
                                   : identity();
         }
@@ -232,7 +234,7 @@ __device__ __forceinline__ void rows_tree(Item (&a)[PER], const T_IN* p, long lo
         v = load_vec<T_IN, PER>(p);
       } else {
 #pragma unroll
-        for (int j = 0; j < PER; ++j) v.at[j] = (T_IN)0;
+        for (int j = 0; j < PER; ++j) v.at[j] = In{};
       }
 #pragma unroll
       for (int j = 0; j < PER; ++j) a[j] = item(v.at[j], at, indices, base + j, columns);
@@ -254,7 +256,7 @@ __device__ __forceinline__ void rows_tree(Item (&a)[PER], const T_IN* p, long lo
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 reduce_columns(const T_IN* __restrict__ x, const long long* __restrict__ indices, T_OUT* __restrict__ y,
                long long* __restrict__ positions, unsigned segments, unsigned tiles, long long n, long long columns,
-               long long batch_stride, long long row_stride, double count) {
+               long long batch_stride, long long row_stride, long long count) {
   __shared__ Item part[PER][THREADS];
   const unsigned outer = blockIdx.x / tiles, tile = blockIdx.x - outer * tiles;
   const unsigned batch = outer / segments, segment = outer - batch * segments;

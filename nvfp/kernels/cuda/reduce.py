@@ -9,10 +9,10 @@ import ml_dtypes
 import numpy as np
 
 from nvfp.kernels.cast import cast
+from nvfp.kernels.cuda import _memory
 from nvfp.kernels.cuda._launch import launch
 from nvfp.kernels.cuda._layout import Shape, collapse, element_strides
 from nvfp.kernels.cuda._loader import Defines, Instance, Kernel, kernel
-from nvfp.kernels.cuda._memory import address
 from nvfp.kernels.cuda._types import ctype
 from nvfp.kernels.cuda._xp import cp
 from nvfp.kernels.elementwise import elementwise
@@ -134,7 +134,7 @@ def _shape_of_rows(n: int) -> tuple[int, int, int]:
 
 def _run(task: Task, x: Any, indices: Any, layout: Layout, y: Any, *, first: bool) -> None:
     """Launch stages until one segment is left; ``indices`` are the positions of partial results (0: none)."""
-    plan = (_rows if layout.columns == 1 else _columns)(task, layout, x.dtype, y.dtype, address(x) % 16, first)
+    plan = (_rows if layout.columns == 1 else _columns)(task, layout, x.dtype, y.dtype, _memory.address(x) % 16, first)
     if plan.segments == 1:
         launch(plan.kernel, plan.grid, plan.block, (x, indices, y, 0, *plan.numbers))
         return
@@ -168,7 +168,7 @@ def _rows(task: Task, layout: Layout, source: np.dtype, result: np.dtype, phase:
     defines = _defines(task, source, result, first, segments == 1)
     size = (("LANES", lanes), ("STEPS", steps), ("WARPS", warps), ("ALIGNED", int(whole)))
     results = layout.batch * segments
-    numbers = (*map(np.int64, (results, segments, layout.n, layout.batch_stride)), np.float64(task.elements))
+    numbers = tuple(map(np.int64, (results, segments, layout.n, layout.batch_stride, task.elements)))
     grid = (-(-results * lanes * warps // _THREADS),)
     return Stage(kernel("reduce.cu", "reduce_rows", (*defines, *size)), grid, (_THREADS,), numbers, segments)
 
@@ -183,8 +183,8 @@ def _columns(task: Task, layout: Layout, source: np.dtype, result: np.dtype, pha
     segments, tiles = -(-layout.n // (_ROWS * depth)), -(-packs // wide)
     defines = _defines(task, source, result, first, segments == 1)
     split = (np.uint32(segments), np.uint32(tiles))  # the grid is their multiple
-    steps = (layout.n, layout.columns, layout.batch_stride, layout.row_stride)
-    numbers = (*split, *map(np.int64, steps), np.float64(task.elements))
+    steps = (layout.n, layout.columns, layout.batch_stride, layout.row_stride, task.elements)
+    numbers = (*split, *map(np.int64, steps))
     run = kernel("reduce.cu", "reduce_columns", (*defines, ("PER", per)))
     return Stage(run, (layout.batch * segments * tiles,), (wide, depth), numbers, segments)
 

@@ -164,6 +164,12 @@ inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
+inline void sincospi(double x, double* s, double* c) { *s = std::sin(M_PI * x), *c = std::cos(M_PI * x); }
+inline void sincospif(float x, float* s, float* c) { *s = (float)std::sin(M_PI * x), *c = (float)std::cos(M_PI * x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline float __saturatef(float x) { return x > 0.0f ? std::min(x, 1.0f) : 0.0f; }  // NaN is 0
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
