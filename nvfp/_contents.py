@@ -49,6 +49,7 @@ from nvfp.arrays.functions.conversion import (
     quantize as quantize,
     to_device as to_device,
 )
+from nvfp.arrays.functions.einsum import einsum as einsum
 from nvfp.arrays.functions.elementwise import (
     abs as abs,
     acos as acos,
@@ -103,7 +104,6 @@ from nvfp.arrays.functions.elementwise import (
 from nvfp.arrays.functions.indexing import take as take, take_along_axis as take_along_axis
 from nvfp.arrays.functions.joining import (
     concat as concat,
-    pad as pad,
     repeat as repeat,
     roll as roll,
     split as split,
@@ -112,6 +112,14 @@ from nvfp.arrays.functions.joining import (
     unstack as unstack,
 )
 from nvfp.arrays.functions.matmul import matmul as matmul, outer as outer, tensordot as tensordot, vecdot as vecdot
+from nvfp.arrays.functions.order import (
+    histogram as histogram,
+    median as median,
+    percentile as percentile,
+    quantile as quantile,
+)
+from nvfp.arrays.functions.padding import pad as pad
+from nvfp.arrays.functions.products import dot as dot, inner as inner, vdot as vdot
 from nvfp.arrays.functions.reductions import (
     all as all,
     any as any,
@@ -139,6 +147,25 @@ from nvfp.arrays.functions.shape import (
     squeeze as squeeze,
     swapaxes as swapaxes,
     transpose as transpose,
+)
+from nvfp.arrays.functions.stacking import (
+    atleast_1d as atleast_1d,
+    atleast_2d as atleast_2d,
+    atleast_3d as atleast_3d,
+    column_stack as column_stack,
+    concatenate as concatenate,
+    dstack as dstack,
+    hstack as hstack,
+    ravel as ravel,
+    vstack as vstack,
+)
+from nvfp.arrays.functions.statistics import (
+    allclose as allclose,
+    average as average,
+    count_nonzero as count_nonzero,
+    diff as diff,
+    isclose as isclose,
+    ptp as ptp,
 )
 from nvfp.arrays.graphs import cuda_graph as cuda_graph
 from nvfp.arrays.quantized import QuantizedArray as QuantizedArray

@@ -46,7 +46,7 @@ class Device:
 
     def __new__(cls, device: Device | str) -> Device:
         """Parse a name; a Device comes back as it is."""
-        return device if isinstance(device, Device) else _named(device)
+        return device if isinstance(device, Device) else _named(str(device))
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a Device is immutable; cannot set {name!r}")
@@ -95,7 +95,7 @@ class Device:
 
 @cache
 def _named(name: str) -> Device:
-    kind, colon, index = str(name).partition(":")
+    kind, colon, index = name.partition(":")
     if kind not in ("cpu", "cuda") or (colon and not index.isdecimal()) or (kind == "cpu" and int(index or 0)):
         raise ArgumentError(message("Device", "'cpu', 'cuda' or 'cuda:N'", repr(name), "name one of these"))
     full = kind if kind == "cpu" else f"cuda:{int(index or 0)}"

@@ -24,6 +24,14 @@ class ArgumentError(NvfpError, ValueError):
     """A value outside the allowed set or range."""
 
 
+class IntegerOverflowError(ArgumentError, OverflowError):
+    """An integer that the wanted dtype does not hold."""
+
+
+class UnknownNameError(NvfpError, AttributeError):
+    """A name that an object does not have; the message tells how nvfp spells it."""
+
+
 class BlockIndexError(NvfpError, IndexError):
     """An index that is out of range or that would cut a block of a quantized array."""
 

@@ -8,15 +8,21 @@ from nvfp.arrays import convert, creation, quantized, random, ranges
 from nvfp.arrays.functions import (
     comparison,
     conversion,
+    einsum,
     elementwise,
     indexing,
     joining,
     matmul,
+    order,
+    padding,
+    products,
     reductions,
     shape,
+    stacking,
+    statistics,
 )
 
 __all__ = [
-    "comparison", "conversion", "convert", "creation", "elementwise", "indexing", "joining", "matmul", "quantized",
-    "random", "ranges", "reductions", "shape",
+    "comparison", "conversion", "convert", "creation", "einsum", "elementwise", "indexing", "joining", "matmul",
+    "order", "padding", "products", "quantized", "random", "ranges", "reductions", "shape", "stacking", "statistics",
 ]  # fmt: skip

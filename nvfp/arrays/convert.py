@@ -9,14 +9,16 @@ import numpy as np
 from nvfp.arrays import dlpack
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.functions.conversion import host, moved
+from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.device import Device, check_usable, default_device
-from nvfp.dtypes.dense import DENSE, as_dtype, complex64, float32, is_narrow
-from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
+from nvfp.dtypes.dense import DENSE, DType, as_dtype, complex64, float32, is_narrow
+from nvfp.errors import ArgumentError, DTypeError, IntegerOverflowError, ShapeError, message
 from nvfp.kernels.cast import cast
 
 
 @public
+@explained
 def asarray(
     obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False
 ) -> Array:
@@ -36,17 +38,19 @@ def asarray(
 
     Raises:
         DTypeError: a dtype that nvfp does not have.
+        IntegerOverflowError: Python integers (also in lists) that ``dtype`` does not hold; arrays wrap around, as
+            every cast of integers.
         ArgumentError: ``copy=False`` and a copy is needed.
         DeviceError: the device cannot be used here.
 
     Example:
         >>> import nvfp as nf
         >>> nf.asarray([[1, 2], [3, 4]], dtype=nf.bfloat16, device="cpu")
-        nf.array([[1, 2],
-                  [3, 4]], dtype=bfloat16)
+        nf.array([[1., 2.],
+                  [3., 4.]], dtype=bfloat16)
     """
-    x, copied = _read(obj, device)
     target = None if dtype is None else as_dtype(dtype)
+    x, copied = _read(obj, device, target)
     place = x.device if device is None else check_usable(device, "asarray")
     changes = (target is not None and target != x.dtype) or place is not x.device
     if copy is False and (changes or copied):
@@ -65,6 +69,7 @@ def asarray(
 
 
 @public
+@explained
 def array(obj: Any, /, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Array:
     """Return a new Array with the values of anything that `asarray` takes: a copy, always.
 
@@ -82,8 +87,8 @@ def array(obj: Any, /, *, dtype: Any = None, device: Any = None, requires_grad: 
     return asarray(obj, dtype=dtype, device=device, copy=True, requires_grad=requires_grad)
 
 
-def _read(obj: Any, device: Any) -> tuple[Array, bool]:
-    """An Array of ``obj``, and whether its memory is new."""
+def _read(obj: Any, device: Any, dtype: DType | None) -> tuple[Array, bool]:
+    """An Array of ``obj`` that can be cast to ``dtype``, and whether its memory is new."""
     if isinstance(obj, Array):
         return obj, False
     if type(obj).__module__.partition(".")[0] == "cupy" or (
@@ -91,11 +96,14 @@ def _read(obj: Any, device: Any) -> tuple[Array, bool]:
     ):
         return from_dlpack(obj), False
     try:
-        found = np.asarray(_unwrapped(obj))
+        values = _unwrapped(obj)
+        found = np.asarray(values)
     except ValueError as error:
         raise ShapeError(
             message("asarray", "nested lists of equal lengths", error, "pad them, or make one each")
         ) from None
+    if not isinstance(obj, np.ndarray):
+        found = _held(values, found, dtype)
     if not isinstance(obj, np.ndarray | np.generic) and found.dtype.isbuiltin == 1:
         with np.errstate(over="ignore"):  # beyond float32: inf, as every cast
             found = found.astype({"f": float32, "c": complex64}.get(found.dtype.kind, found.dtype), copy=False)
@@ -104,6 +112,21 @@ def _read(obj: Any, device: Any) -> tuple[Array, bool]:
     target = default_device() if device is None else Device(device)
     shared = isinstance(obj, np.ndarray) and raw.ctypes.data == obj.ctypes.data and target.type == "cpu"
     return nf.to_device(x, target), not shared
+
+
+def _held(values: Any, found: np.ndarray, target: DType | None) -> np.ndarray:
+    """What NumPy has read, if ``target`` holds its integers; NumPy reads those beyond 64 bits as objects."""
+    whole = isinstance(target, np.dtype) and target.kind in "iu"
+    try:
+        if found.dtype.kind == "O" and all(isinstance(v, int | float) for v in found.flat):
+            integers = whole or (target is None and all(isinstance(v, int) for v in found.flat))
+            return np.asarray(values, dtype=(target if whole else np.int64) if integers else np.float64)
+        if whole and found.dtype.kind in "iu":
+            np.asarray(values, dtype=target)
+    except OverflowError as error:
+        do = "pass another dtype=, or an array to let it wrap around"
+        raise IntegerOverflowError(message("asarray", f"integers within {target or 'int64'}", error, do)) from None
+    return found
 
 
 def _unwrapped(obj: Any) -> Any:

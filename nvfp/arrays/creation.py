@@ -9,11 +9,12 @@ import numpy as np
 
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.functions._common import integers
+from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.device import Device, check_usable, default_device
 from nvfp.dtypes.dense import as_dtype, float32, is_narrow
 from nvfp.dtypes.formats import QuantDType
-from nvfp.errors import DTypeError, ShapeError, message
+from nvfp.errors import DTypeError, IntegerOverflowError, ShapeError, message
 from nvfp.kernels.elementwise import elementwise
 from nvfp.optional import need
 
@@ -49,6 +50,7 @@ def _variable(x: Array, requires_grad: bool) -> Array:
 
 
 @public
+@explained
 def empty(shape: Shape, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Array:
     """Return an array whose values are whatever the memory held.
 
@@ -73,6 +75,7 @@ def empty(shape: Shape, *, dtype: Any = None, device: Any = None, requires_grad:
 
 
 @public
+@explained
 def full(shape: Shape, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Array:
     """Return an array of one value.
 
@@ -85,7 +88,8 @@ def full(shape: Shape, fill_value: Any, *, dtype: Any = None, device: Any = None
 
     Raises:
         ShapeError: a negative length.
-        DTypeError: no such dtype.
+        DTypeError: no such dtype, or a value that it does not take.
+        IntegerOverflowError: an integer that the dtype does not hold.
 
     Example:
         >>> import nvfp as nf
@@ -113,14 +117,15 @@ def _as_kind(value: Any, dtype: np.dtype) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     try:
         found = {"b": bool, "i": int, "u": int, "c": complex}.get(dtype.kind, float)(value)
-        if dtype.kind in "iu" and not np.iinfo(dtype).min <= found <= np.iinfo(dtype).max:
-            raise OverflowError
-        return found
     except (TypeError, ValueError, OverflowError):
         raise DTypeError(message("full", f"a number that {dtype} holds", repr(value), "pass another dtype=")) from None
+    if dtype.kind in "iu" and not np.iinfo(dtype).min <= found <= np.iinfo(dtype).max:
+        raise IntegerOverflowError(message("full", f"a number that {dtype} holds", value, "pass another dtype="))
+    return found
 
 
 @public
+@explained
 def zeros(shape: Shape, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Array:
     """Return an array of zeros (float32 by default).
 
@@ -139,6 +144,7 @@ def zeros(shape: Shape, *, dtype: Any = None, device: Any = None, requires_grad:
 
 
 @public
+@explained
 def ones(shape: Shape, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Array:
     """Return an array of ones (float32 by default).
 

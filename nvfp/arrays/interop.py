@@ -23,7 +23,7 @@ _NAMES = {
     "absolute": "abs", "power": "pow", "float_power": "pow", "true_divide": "divide", "mod": "remainder",
     "rint": "round", "invert": "bitwise_invert", "bitwise_not": "bitwise_invert", "conjugate": "conj",
     "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift",
-    "concatenate": "concat", "amax": "max", "amin": "min",
+    "amax": "max", "amin": "min",
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2",
     "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
 }  # fmt: skip

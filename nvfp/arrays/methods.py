@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from nvfp.arrays.habits import explained, missing
 from nvfp.arrays.registry import nf
 from nvfp.errors import DTypeError, ShapeError, message
 
@@ -28,8 +29,14 @@ class Methods:
         dtype: Any
         _node: Any
 
+    else:  # hidden from type checkers, which would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, name)
+
     # -- conversion ------------------------------------------------------------------------------
 
+    @explained
     def astype(self, dtype: Any, copy: bool = True) -> Array:
         """Convert to a dense dtype, or quantize to a quantized one; see `nf.astype`."""
         return nf.astype(self, dtype, copy=copy)
@@ -77,12 +84,13 @@ class Methods:
 
     def ravel(self) -> Array:
         """Return one axis over all elements."""
-        return nf.reshape(self, (-1,))
+        return nf.ravel(self)
 
     def flatten(self) -> Array:
         """Return one axis over a copy of all elements."""
         return nf.copy(nf.reshape(self, (-1,)))
 
+    @explained
     def squeeze(self, axis: Axis = None) -> Array:
         """See `nf.squeeze`; without an axis all axes of length 1 go."""
         return nf.squeeze(self, axis)
@@ -91,52 +99,64 @@ class Methods:
         """See `nf.swapaxes`."""
         return nf.swapaxes(self, axis1, axis2)
 
+    @explained
     def repeat(self, repeats: int, axis: int | None = None) -> Array:
         """See `nf.repeat`."""
         return nf.repeat(self, repeats, axis=axis)
 
     # -- reductions ------------------------------------------------------------------------------
 
+    @explained
     def sum(self, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
         """See `nf.sum`."""
         return nf.sum(self, axis=axis, dtype=dtype, keepdims=keepdims)
 
+    @explained
     def prod(self, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
         """See `nf.prod`."""
         return nf.prod(self, axis=axis, dtype=dtype, keepdims=keepdims)
 
+    @explained
     def mean(self, axis: Axis = None, *, keepdims: bool = False) -> Array:
         """See `nf.mean`."""
         return nf.mean(self, axis=axis, keepdims=keepdims)
 
+    @explained
     def var(self, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
         """See `nf.var`."""
         return nf.var(self, axis=axis, correction=correction, keepdims=keepdims)
 
+    @explained
     def std(self, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
         """See `nf.std`."""
         return nf.std(self, axis=axis, correction=correction, keepdims=keepdims)
 
+    @explained
     def max(self, axis: Axis = None, *, keepdims: bool = False) -> Array:
         """See `nf.max`."""
         return nf.max(self, axis=axis, keepdims=keepdims)
 
+    @explained
     def min(self, axis: Axis = None, *, keepdims: bool = False) -> Array:
         """See `nf.min`."""
         return nf.min(self, axis=axis, keepdims=keepdims)
 
+    @explained
     def all(self, axis: Axis = None, *, keepdims: bool = False) -> Array:
         """See `nf.all`."""
         return nf.all(self, axis=axis, keepdims=keepdims)
 
+    @explained
     def any(self, axis: Axis = None, *, keepdims: bool = False) -> Array:
         """See `nf.any`."""
         return nf.any(self, axis=axis, keepdims=keepdims)
 
+    @explained
     def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Array:
         """See `nf.argmax`."""
         return nf.argmax(self, axis=axis, keepdims=keepdims)
 
+    @explained
     def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Array:
         """See `nf.argmin`."""
         return nf.argmin(self, axis=axis, keepdims=keepdims)
@@ -151,13 +171,14 @@ class Methods:
         """See `nf.round`."""
         return nf.round(self)
 
+    @explained
     def take(self, indices: Any, axis: int | None = None) -> Array:
         """See `nf.take`."""
         return nf.take(self, indices, axis=axis)
 
     def dot(self, other: Any) -> Array:
-        """``self @ other``."""
-        return nf.matmul(self, other)
+        """See `nf.dot`."""
+        return nf.dot(self, other)
 
     # -- elements --------------------------------------------------------------------------------
 

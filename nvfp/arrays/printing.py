@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,17 +17,46 @@ _QUIET = (float32, int64, bool_)  # what a list of Python numbers becomes: not w
 
 
 def format_values(values: np.ndarray, prefix: str) -> str:
-    """Return the values as nested lists, continued lines indented by the length of ``prefix``."""
-    native = values.dtype.isbuiltin == 1
-    shown: Any = values if native else values.astype(np.float32)
-    options: dict[str, Any] = {}
-    if not native:  # 16-bit and narrower: as many digits as tell the values apart
-        options["formatter"] = {"float_kind": lambda v: f"{v:.{_digits(values.dtype)}g}"}
-    return np.array2string(shown, separator=", ", prefix=prefix, suffix=")", **options)
+    """Return the values as nested lists in columns, continued lines indented by the length of ``prefix``."""
+    shown = values
+    if values.dtype.isbuiltin != 1:
+        places = np.ix_(*(_shown(n, values.size) for n in values.shape))
+        with np.errstate(all="ignore"):
+            shown = values.astype(np.float64)
+            part = np.asarray(values[places])
+            shown[places] = _shortened(part.reshape(-1)).reshape(part.shape)
+    return np.array2string(shown, separator=", ", prefix=prefix, suffix=")")
 
 
-def _digits(dtype: np.dtype) -> int:
-    return 2 + math.ceil(-math.log10(finfo(dtype).eps))
+def _shown(length: int, size: int) -> np.ndarray:
+    """The places along an axis that NumPy prints."""
+    options, every = np.get_printoptions(), np.arange(length)
+    edge = options["edgeitems"]
+    return every if size <= options["threshold"] or length <= 2 * edge else np.r_[every[:edge], every[length - edge :]]
+
+
+def _shortened(values: np.ndarray) -> np.ndarray:
+    """Float64 for NumPy to print: the values themselves where 5 digits tell them, else the fewest digits that do."""
+    exact = values.astype(np.float64)
+    shown, open_ = exact.copy(), np.isfinite(exact) & (exact != 0)
+    exponent = np.zeros(exact.shape)
+    np.log10(np.abs(exact), out=exponent, where=open_)
+    exponent = np.floor(exponent)
+    open_ &= _rounded(exact, exponent, 5) != exact
+    for digits in range(1, 1 + math.ceil(1 + math.log10(2 / finfo(values.dtype).eps))):
+        near = _rounded(exact, exponent, digits)
+        hit = open_ & (near.astype(values.dtype) == values)
+        shown[hit] = near[hit]
+        open_ &= ~hit
+    return shown
+
+
+def _rounded(exact: np.ndarray, exponent: np.ndarray, digits: int) -> np.ndarray:
+    """Numbers rounded to so many decimal digits."""
+    shift = digits - 1 - exponent
+    up, down = 10.0 ** np.maximum(shift, 0), 10.0 ** np.maximum(-shift, 0)
+    found: np.ndarray = np.round(exact * up / down) * down / up
+    return found
 
 
 def format_array(x: Array) -> str:

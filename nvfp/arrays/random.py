@@ -17,6 +17,7 @@ import numpy as np
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.convert import place
 from nvfp.arrays.functions._common import integer, integers, one_axis, real
+from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf
 from nvfp.device import Device, check_usable, default_device
 from nvfp.dtypes.dense import as_dtype, float32, int64, is_narrow
@@ -136,6 +137,7 @@ class Generator:
 
     # -- draws -----------------------------------------------------------------------------------
 
+    @explained
     def random(self, size: Size = None, *, dtype: Any = float32, device: Any = None) -> Array:
         """Return uniform numbers in [0, 1).
 
@@ -149,12 +151,14 @@ class Generator:
         """
         return self.uniform(0.0, 1.0, size, dtype=dtype, device=device)
 
+    @explained
     def uniform(
         self, low: Any = 0.0, high: Any = 1.0, size: Size = None, *, dtype: Any = float32, device: Any = None
     ) -> Array:
         """Return uniform numbers in [low, high); other arguments as in `random`."""
         return self._float("uniform", low, high, size, dtype, device)
 
+    @explained
     def normal(
         self, loc: Any = 0.0, scale: Any = 1.0, size: Size = None, *, dtype: Any = float32, device: Any = None
     ) -> Array:
@@ -178,14 +182,16 @@ class Generator:
             >>> nf.random.default_rng(0, device="cpu").normal(size=(2, 3), dtype=nf.bfloat16).dtype
             dtype(bfloat16)
         """
-        if not real("normal", scale) >= 0:
+        if not _number("normal", scale) >= 0:
             raise ArgumentError(message("normal", "scale >= 0", scale, "pass a standard deviation"))
         return self._float("normal", loc, scale, size, dtype, device)
 
+    @explained
     def standard_normal(self, size: Size = None, *, dtype: Any = float32, device: Any = None) -> Array:
         """Return normal numbers of mean 0 and standard deviation 1; see `normal`."""
         return self._float("normal", 0.0, 1.0, size, dtype, device)
 
+    @explained
     def integers(
         self,
         low: int,
@@ -210,6 +216,7 @@ class Generator:
             ArgumentError: an empty range, or one that the dtype does not hold.
             DTypeError: a dtype that is no integer.
         """
+        low, high = _number("integers", low), high if high is None else _number("integers", high)
         first, last = (0, low) if high is None else (low, high)
         last += 1 if endpoint else 0
         target = as_dtype(dtype)
@@ -224,6 +231,7 @@ class Generator:
             )
         return wrap(self._raw("integers", size, target, device, low=first, high=last))
 
+    @explained
     def permutation(self, x: Any, *, axis: int = 0, device: Any = None) -> Array:
         """Return a random order of 0 .. x - 1, or the parts of an array along ``axis`` in random order.
 
@@ -235,6 +243,7 @@ class Generator:
         place = one_axis("permutation", axis, x.ndim)
         return nf.take(x, self._order(x.shape[place], x.device), axis=place)
 
+    @explained
     def choice(
         self, a: Any, size: Size = None, replace: bool = True, p: Any = None, *, axis: int = 0, device: Any = None
     ) -> Array:
@@ -282,7 +291,7 @@ class Generator:
         return _draw(kind, _shape(size), dtype=dtype, key=key, ordinal=ordinal, low=low, high=high, device=where)
 
     def _float(self, kind: Draw, low: Any, high: Any, size: Size, dtype: Any, device: Any) -> Array:
-        target, low, high = as_dtype(dtype), real(kind, low), real(kind, high)
+        target, low, high = as_dtype(dtype), _number(kind, low), _number(kind, high)
         if isinstance(target, QuantDType) or is_narrow(target):
             return nf.astype(wrap(self._raw(kind, size, float32, device, low, high)), target)
         return wrap(self._raw(kind, size, target, device, low, high))
@@ -311,6 +320,13 @@ def _restored(device: str | None, state: dict[str, Any]) -> Generator:
     generator = Generator(0, device=device)
     generator.state = state
     return generator
+
+
+def _number(op: str, value: Any) -> Any:
+    """A parameter of a distribution as a Python number; a shape in its place is told apart."""
+    if isinstance(value, tuple | list):
+        raise DTypeError(message(op, "numbers before the shape", value, f"name the shape: {op}(size={value})"))
+    return real(op, value)
 
 
 def _shape(size: Size) -> tuple[int, ...]:

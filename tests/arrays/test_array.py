@@ -211,22 +211,20 @@ REPR = {
     "nf.array([ True])": lambda: nf.asarray([True]),
     "nf.array(3., requires_grad=True)": lambda: nf.asarray(3.0, requires_grad=True),
     "nf.array([1., 2.], dtype=float64)": lambda: nf.asarray(np.array([1.0, 2.0])),
-    "nf.array([1, 0.3008, 65500], dtype=float16)": lambda: nf.asarray([1.0, 0.3008, 65504.0], dtype="float16"),
-    "nf.array([1, 0.1001, -3.141], dtype=bfloat16)": lambda: nf.asarray([1.0, 0.1, -3.1415], dtype="bfloat16"),
+    "nf.array([1. , 0.3], dtype=float16)": lambda: nf.asarray([1.0, 0.3], dtype="float16"),
+    "nf.array([ 1.  ,  0.1 , -3.14], dtype=bfloat16)": lambda: nf.asarray([1.0, 0.1, -3.1415], dtype="bfloat16"),
     "nf.array([], shape=(0, 2))": lambda: nf.zeros((0, 2)),
-    "nf.array([[0.5], [1], [448]], dtype=float8_e4m3fn)": None,
+    "nf.array([[  0.5],\n          [  1. ],\n          [448. ]], dtype=float8_e4m3fn)": lambda: nf.asarray(
+        [[0.5], [1.0], [448.0]], dtype="float8_e4m3fn"
+    ),
+    "nf.array(1.5, dtype=bfloat16)": lambda: nf.asarray(1.5, dtype="bfloat16"),
+    "nf.array([nan, inf], dtype=bfloat16)": lambda: nf.asarray([np.nan, np.inf], dtype="bfloat16"),
 }
 
 
-@pytest.mark.parametrize("text", [t for t, make in REPR.items() if make])
+@pytest.mark.parametrize("text", REPR)
 def test_repr(text: str) -> None:
-    make = REPR[text]
-    assert make is not None
-    got = repr(make())
-    if "float16" in text:
-        assert got.startswith("nf.array([") and got.endswith(text[text.index("], dtype") :])
-    else:
-        assert got == text
+    assert repr(REPR[text]()) == text
     with np.printoptions(precision=2):
         assert repr(nf.asarray([1.23456])) == "nf.array([1.23])"
 
@@ -241,6 +239,25 @@ def test_printed_digits_tell_16_bit_floats_apart() -> None:
         shown = repr(nf.stack([nf.asarray(1.5).astype(dtype), x.astype(dtype)]))
         first, second = shown[shown.index("[") + 1 : shown.index("]")].split(", ")
         assert first != second
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float4_e2m1fn"])
+def test_printed_values_round_back_and_stand_in_columns(dtype: str) -> None:
+    width = 2 if dtype == "bfloat16" else 1
+    codes = np.arange(16 if "4_" in dtype else 64 if "6_" in dtype else 256 if width == 1 else 2**16)
+    x = codes.astype(f"uint{8 * width}").view(nf.result_type(dtype))
+    x = x[np.isfinite(x.astype(np.float32))][:: 1 if width == 1 else 61]
+    with np.printoptions(threshold=10**6):
+        text = repr(nf.asarray(x.reshape(-1, 1), device="cpu"))
+    rows = [row.strip(" []") for row in text[text.index("[[") : text.index("]]")].replace("[", " ").split("],")]
+    points = {len(row) - row.index(".") for row in rows}
+    assert len(points) == 1, "decimal points stand in one column"
+    np.testing.assert_array_equal(np.array(rows, np.float64).astype(x.dtype).astype(np.float64), x.astype(np.float64))
+
+
+def test_long_arrays_print_their_ends_only() -> None:
+    x = nf.asarray(np.linspace(1, 2, 10**6).reshape(1000, -1), dtype=nf.bfloat16, device="cpu")
+    assert repr(x).startswith("nf.array([[1., 1., 1., ..., 1., 1., 1.],\n") and repr(x).count("...") == 7
 
 
 def test_import_loads_no_heavy_package() -> None:

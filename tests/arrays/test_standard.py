@@ -172,7 +172,10 @@ def test_other_numpy_functions() -> None:
     x = nf.asarray(a)
     for got, expected in (
         (nf.swapaxes(x, 0, 2), np.swapaxes(a, 0, 2)),
-        (nf.pad(x, ((0, 1), (2, 0), (0, 0)), value=7), np.pad(a, ((0, 1), (2, 0), (0, 0)), constant_values=7)),
+        (
+            nf.pad(x, ((0, 1), (2, 0), (0, 0)), constant_values=7),
+            np.pad(a, ((0, 1), (2, 0), (0, 0)), constant_values=7),
+        ),
         (nf.pad(x[0], 1), np.pad(a[0], 1)),
         (nf.outer(x[0, 0], x[0, 1]), np.outer(a[0, 0], a[0, 1])),
         (nf.roll(x, 5), np.roll(a, 5)),

@@ -6,6 +6,7 @@ import copy
 import pickle
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -62,8 +63,8 @@ def test_survives_copying() -> None:
         d.index = 2
 
 
-@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:1", "", "CUDA"])
-def test_bad_names(name: str) -> None:
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:1", "", "CUDA", ["cpu"], 0, None])
+def test_bad_names(name: Any) -> None:
     with pytest.raises(ArgumentError, match=r"\[Device\] expected 'cpu', 'cuda' or 'cuda:N', got"):
         Device(name)
 

@@ -61,7 +61,7 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: Any = None) ->
     Example:
         >>> import nvfp as nf
         >>> nf.asarray([1.0, 300.5], device="cpu").astype(nf.bfloat16)
-        nf.array([1, 300], dtype=bfloat16)
+        nf.array([  1., 300.], dtype=bfloat16)
     """
     x = any_array("astype", x) if device is None else to_device(x, device)
     target = as_dtype(dtype)

@@ -1,4 +1,4 @@
-"""Putting arrays together and apart: concat, stack, split, roll, tile, repeat, pad."""
+"""Putting arrays together and apart: concat, stack, split, roll, tile, repeat."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from nvfp.arrays.functions._common import (
     one_axis,
     promoted,
 )
+from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.arrays.storage import copy_into
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
@@ -36,8 +37,13 @@ def _concat_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> list
     ]
 
 
-def _several(op: str, arrays: Any) -> list[Array]:
-    """The Arrays of a list of at least one."""
+def several(op: str, arrays: Any) -> list[Array]:
+    """Return the Arrays of a list of at least one.
+
+    Raises:
+        DTypeError: no list or tuple.
+        ShapeError: an empty one.
+    """
     if not isinstance(arrays, Array | np.ndarray | list | tuple):
         raise DTypeError(message(op, "a list of arrays", type(arrays).__name__, "pass [x, y, ...]"))
     if len(arrays) == 0:
@@ -46,6 +52,7 @@ def _several(op: str, arrays: Any) -> list[Array]:
 
 
 @public
+@explained
 def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Array:
     """Return arrays joined along an axis they have.
 
@@ -61,7 +68,7 @@ def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Array:
         >>> nf.concat([nf.zeros((2,), device="cpu"), nf.ones((1,), device="cpu")])
         nf.array([0., 0., 1.])
     """
-    given = _several("concat", arrays)
+    given = several("concat", arrays)
     found, dtype = promoted("concat", *given)
     if axis is None:
         found, axis = tuple(nf.reshape(x, (-1,)) for x in found), 0
@@ -88,6 +95,7 @@ def fill(target: Any, source: Any) -> None:
 
 
 @public
+@explained
 def stack(arrays: Sequence[Any], /, axis: int = 0) -> Array:
     """Return arrays of one shape joined along a new axis.
 
@@ -103,7 +111,7 @@ def stack(arrays: Sequence[Any], /, axis: int = 0) -> Array:
         >>> nf.stack([nf.zeros((2,), device="cpu"), nf.ones((2,), device="cpu")], axis=1).shape
         (2, 2)
     """
-    found = _several("stack", arrays)
+    found = several("stack", arrays)
     if len({x.shape for x in found}) > 1:
         raise ShapeError(message("stack", "arrays of one shape", [x.shape for x in found], "broadcast them first"))
     return concat([nf.expand_dims(x, axis) for x in found], axis=axis)
@@ -127,6 +135,7 @@ def unstack(x: Any, /, axis: int = 0) -> tuple[Array, ...]:
 
 
 @public
+@explained
 def split(x: Any, sections: int | Sequence[int], /, axis: int = 0) -> list[Array]:
     """Return parts of ``x`` along an axis, as views.
 
@@ -157,6 +166,7 @@ def split(x: Any, sections: int | Sequence[int], /, axis: int = 0) -> list[Array
 
 
 @public
+@explained
 def roll(x: Any, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Array:
     """Return the elements shifted along axes, those beyond the end coming back at the front.
 
@@ -191,6 +201,7 @@ def roll(x: Any, /, shift: int | Sequence[int], axis: int | Sequence[int] | None
 
 
 @public
+@explained
 def repeat(x: Any, repeats: int, /, axis: int | None = None) -> Array:
     """Return every element ``repeats`` times in a row.
 
@@ -218,6 +229,7 @@ def repeat(x: Any, repeats: int, /, axis: int | None = None) -> Array:
 
 
 @public
+@explained
 def tile(x: Any, repetitions: int | Sequence[int], /) -> Array:
     """Return ``x`` laid side by side, so often along each axis.
 
@@ -242,39 +254,3 @@ def tile(x: Any, repetitions: int | Sequence[int], /) -> Array:
     between = nf.reshape(x, tuple(n for length in shape for n in (1, length)))
     wide = nf.broadcast_to(between, tuple(n for pair in zip(counts, shape, strict=True) for n in pair))
     return nf.reshape(wide, tuple(c * n for c, n in zip(counts, shape, strict=True)), copy=True)
-
-
-def _pad_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, ...]:
-    return (nf.getitem(g, saved[0]),)
-
-
-@public
-def pad(x: Any, widths: int | Sequence[Any], /, *, value: float = 0) -> Array:
-    """Return ``x`` with a border of one value.
-
-    Args:
-        x: Array.
-        widths: ``(before, after)`` per axis; one pair or one int serves every axis.
-        value: what the border holds.
-
-    Raises:
-        ShapeError: negative widths, or another number of pairs than axes.
-
-    Example:
-        >>> import nvfp as nf
-        >>> nf.pad(nf.ones((2,), device="cpu"), (1, 2))
-        nf.array([0., 1., 1., 0., 0.])
-    """
-    x = array("pad", x)
-    given = widths.tolist() if isinstance(widths, np.ndarray | np.generic) else widths
-    if isinstance(given, list | tuple) and all(isinstance(w, list | tuple) for w in given):
-        pairs = tuple(integers("pad", "widths", w) for w in given)
-    else:
-        pairs = (integers("pad", "widths", given) * (2 if np.ndim(given) == 0 else 1),) * x.ndim
-    if len(pairs) != x.ndim or any(len(w) != 2 or min(w) < 0 for w in pairs):
-        raise ShapeError(message("pad", f"{x.ndim} pairs of widths >= 0", widths, "give (before, after) per axis"))
-    shape = tuple(n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True))
-    inner = tuple(slice(a, a + n) for n, (a, _) in zip(x.shape, pairs, strict=True))
-    out = elementwise("copy", value, dtype=x.dtype, out=empty_raw(shape, x.dtype, x.device))
-    fill(out[(*inner, ...)], x.raw)
-    return wrap(out, node=dense("pad", (x,), _pad_vjp, (inner,)))

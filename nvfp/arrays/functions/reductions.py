@@ -9,6 +9,7 @@ import numpy as np
 
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.functions._common import HALVES, array, axis_tuple, dense, fit, like, one_axis, real, widened
+from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.autograd.tape import Output
 from nvfp.dtypes.dense import as_dtype, float32, int64, uint64
@@ -45,6 +46,7 @@ def _sum_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[A
 
 
 @public
+@explained
 def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
     """Return the sum over axes.
 
@@ -63,7 +65,7 @@ def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fal
     Example:
         >>> import nvfp as nf
         >>> nf.sum(nf.full((4096,), 0.1, dtype=nf.bfloat16, device="cpu"))
-        nf.array(410, dtype=bfloat16)
+        nf.array(410., dtype=bfloat16)
     """
     x = array("sum", x)
     axes = _axes("sum", axis, x.ndim)
@@ -77,6 +79,7 @@ def _mean_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[
 
 
 @public
+@explained
 def mean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
     """Return the mean over axes (NaN over none).
 
@@ -120,6 +123,7 @@ def _extreme(op: Literal["max", "min"], x: Any, axis: Axis, keepdims: bool) -> A
 
 
 @public
+@explained
 def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the largest element over axes (NaN if there is one); equal ones share the gradient.
 
@@ -140,6 +144,7 @@ def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 
 @public
+@explained
 def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the smallest element over axes (NaN if there is one); equal ones share the gradient.
 
@@ -173,6 +178,7 @@ def _prod_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[
 
 
 @public
+@explained
 def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
     """Return the product over axes.
 
@@ -194,6 +200,7 @@ def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fa
 
 
 @public
+@explained
 def var(x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
     """Return the variance over axes: ``sum((x - mean) ** 2) / (n - correction)``.
 
@@ -223,6 +230,7 @@ def var(x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool
 
 
 @public
+@explained
 def std(x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
     """Return the standard deviation over axes, the root of `nf.var`.
 
@@ -249,6 +257,7 @@ def _plain(op: Literal["all", "any"], x: Any, axis: Axis, keepdims: bool) -> Arr
 
 
 @public
+@explained
 def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return whether every element over axes is true (not zero).
 
@@ -266,6 +275,7 @@ def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 
 @public
+@explained
 def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return whether some element over axes is true (not zero).
 
@@ -291,6 +301,7 @@ def _position(op: Literal["argmax", "argmin"], x: Any, axis: int | None, keepdim
 
 
 @public
+@explained
 def argmax(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
     """Return the index (int64) of the first largest element along an axis, or in the flattened array.
 
@@ -311,6 +322,7 @@ def argmax(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Arr
 
 
 @public
+@explained
 def argmin(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
     """Return the index (int64) of the first smallest element along an axis, or in the flattened array.
 
@@ -331,12 +343,13 @@ def argmin(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Arr
 
 
 @public
-def array_equal(x: Any, y: Any, /) -> bool:
+def array_equal(x: Any, y: Any, /, equal_nan: bool = False) -> bool:
     """Whether two arrays have the same shape and equal values (waits for the GPU).
 
     Args:
         x: Array.
         y: Array.
+        equal_nan: whether NaN equals NaN.
 
     Example:
         >>> import nvfp as nf
@@ -344,4 +357,9 @@ def array_equal(x: Any, y: Any, /) -> bool:
         True
     """
     x, y = array("array_equal", x), array("array_equal", y)
-    return x.shape == y.shape and bool(nf.all(nf.equal(x, y)))
+    if x.shape != y.shape:
+        return False
+    same = nf.equal(x, y)
+    if equal_nan and x.dtype.kind not in "iub" and y.dtype.kind not in "iub":
+        same = nf.logical_or(same, nf.logical_and(nf.isnan(x), nf.isnan(y)))
+    return bool(nf.all(same))
