@@ -30,12 +30,19 @@ _MS: dict[Key, tuple[str, float]] = {
     ("quantize fp8 delayed row+col", _MATRIX): (_TE, 0.1714),
     ("quantize fp8 current row", _MATRIX): (_TE, 0.1939),
     ("quantize fp8 current row+col", _MATRIX): (_TE, 0.2460),
+    ("quantize block 1x128 row+col", _MATRIX): (_TE, 0.2122),
+    ("quantize block 1x128 plain scales row+col", _MATRIX): (_TE, 0.2122),
+    ("quantize block 128x128 row+col", _MATRIX): (_TE, 0.1556),
     ("quantize mxfp8 row", _MATRIX): (_TORCH, 0.197),
     **{(f"gemm {name}", (n, n, n)): (_CUBLASLT, ms) for n, name, ms in (
         (4096, "bfloat16", 0.177), (8192, "bfloat16", 1.406), (8192, "bfloat16 + bias", 1.382),
         (4096, "float8", 0.104), (8192, "float8", 0.766),
         (4096, "float8 fast", 0.097), (8192, "float8 fast", 0.727),
         (4096, "float8 accumulate float32", 0.119), (8192, "float8 accumulate float32", 0.825),
+        (4096, "block 1x128 by 1x128", 0.142), (8192, "block 1x128 by 1x128", 1.066),
+        (4096, "block 1x128 by 128x128", 0.112), (8192, "block 1x128 by 128x128", 0.845),
+        (4096, "block 1x128 by 1x128 accumulate float32", 0.151),
+        (8192, "block 1x128 by 1x128 accumulate float32", 1.111),
     )},
 }  # fmt: skip
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from _harness import Bench, main
 
 from nvfp.kernels.activation import activation, activation_vjp
+
+
+def _gated(act: Any, x: Any) -> Any:
+    a, b = x.chunk(2, dim=-1)
+    return act(a) * b
 
 
 def bench(b: Bench) -> None:
@@ -32,6 +38,14 @@ def bench(b: Bench) -> None:
         "relu", partial(activation, x, "relu"), moved=2 * x.nbytes,
         peer=lambda torch: partial(torch.relu, b.tensor(x)),
     )  # fmt: skip
+    b.row("srelu", partial(activation, x, "srelu"), moved=2 * x.nbytes)
+    pairs = b.normal((b.matrix[0], 2 * b.matrix[1]))
+    for kind, act in (("swiglu", "silu"), ("geglu", "gelu")):
+        b.row(
+            kind, partial(activation, pairs, kind), moved=1.5 * pairs.nbytes,
+            peer=lambda torch, act=act: partial(_gated, getattr(torch.nn.functional, act), b.tensor(pairs)),
+        )  # fmt: skip
+        b.row(f"{kind} gradient", partial(activation_vjp, pairs, dy, kind), moved=2.5 * pairs.nbytes)
     small, out = b.normal((64, 64)), b.empty((64, 64))
     b.host("gelu into out", partial(activation, small, "gelu", out=out), limit=9)
 

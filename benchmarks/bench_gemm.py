@@ -7,8 +7,8 @@ from typing import Any
 
 from _harness import BFLOAT16, FLOAT32, Bench, main
 
-from nvfp.dtypes.formats import QuantDType, fp8_e4m3, mxfp8, nvfp4
-from nvfp.kernels.gemm import gemm
+from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, mxfp8, nvfp4
+from nvfp.kernels.gemm import gemm, native_scale_layout
 from nvfp.kernels.operand import Operand
 from nvfp.kernels.quantize import quantize
 
@@ -20,6 +20,8 @@ def bench(b: Bench) -> None:
     b.host("gemm bfloat16, cached, into out", partial(gemm, small, small, out=out), limit=13)
     x = _row(small, fp8_e4m3)
     b.host("gemm fp8, cached, into out", partial(gemm, x, x.T, out=out), limit=13)
+    x1 = _row(small, fp8_e4m3_b128)
+    b.host("gemm block 1x128, cached, into out", partial(gemm, x1, x1.T, out=out), limit=13)
     b.host("gemm fp8, cached", partial(gemm, x, x.T, dtype=BFLOAT16))
 
 
@@ -50,12 +52,18 @@ def _cube(b: Bench, n: int) -> None:
         row(name, partial(gemm, x8, w8.T, out=out, fast_accumulation=fast), name, peer)
     total = b.xp.zeros((n, n), FLOAT32)
     row("float8 accumulate float32", partial(gemm, x8, w8.T, out=total, accumulate=True), "float8")
+    square = fp8_e4m3_b128.replace(block=(128, 128))
+    x1, w1, w2 = _row(x, fp8_e4m3_b128), _row(w, fp8_e4m3_b128), _row(w, square)
+    roof = "float8" if x1.scale_layout == "k_major128" else "bfloat16"  # multiplied as they are, or expanded
+    row("block 1x128 by 1x128", partial(gemm, x1, w1.T, out=out), roof, matmul)
+    row("block 1x128 by 128x128", partial(gemm, x1, w2.T, out=out), roof, matmul)
+    row("block 1x128 by 1x128 accumulate float32", partial(gemm, x1, w1.T, out=total, accumulate=True), roof)
     for fmt in (mxfp8, nvfp4):
         row(f"{fmt}, expanded", partial(gemm, _row(x, fmt), _row(w, fmt).T, out=out), "bfloat16", matmul)
 
 
 def _row(x: Any, fmt: QuantDType) -> Operand:
-    found = quantize(x, fmt).row
+    found = quantize(x, fmt, scale_layout=native_scale_layout(x, fmt)).row
     assert found is not None
     return found
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from _harness import Bench, main
 
-from nvfp.dtypes.formats import fp8_e4m3, mxfp8, nvfp4
+from nvfp.dtypes.formats import fp8_e4m3, fp8_e4m3_b128, mxfp8, nvfp4
 from nvfp.kernels.amax import amax
 from nvfp.kernels.operand import OperandPair
 from nvfp.kernels.quantize import quantize
@@ -20,6 +20,9 @@ def bench(b: Bench) -> None:
     cases: tuple[tuple[str, Any, int, dict[str, Any]], ...] = (
         ("fp8 delayed", fp8_e4m3, 1, {"scale": scale, "amax_out": seen}),
         ("fp8 current", fp8_e4m3, 2, {}),
+        ("block 1x128", fp8_e4m3_b128, 1, {"scale_layout": "k_major128"}),
+        ("block 1x128 plain scales", fp8_e4m3_b128, 1, {}),
+        ("block 128x128", fp8_e4m3_b128.replace(block=(128, 128)), 1, {"scale_layout": "k_major128"}),
         ("mxfp8", mxfp8, 1, {}),
         ("mxfp8 tiles128x4", mxfp8, 1, {"scale_layout": "tiles128x4"}),
         ("nvfp4, amax given", nvfp4, 1, {"amax": largest}),
@@ -37,6 +40,8 @@ def bench(b: Bench) -> None:
             )  # fmt: skip
     small = b.normal((128, 128))
     b.host("quantize fp8 delayed row+col", partial(quantize, small, fp8_e4m3, col=True, scale=scale), limit=16)
+    block = partial(quantize, small, fp8_e4m3_b128, col=True, scale_layout="k_major128")
+    b.host("quantize block 1x128 row+col", block, limit=16)
     b.host("quantize mxfp8 row+col", partial(quantize, small, mxfp8, col=True), limit=16)
     b.host("quantize nvfp4 row+col", partial(quantize, small, nvfp4, col=True, amax=largest), limit=16)
 

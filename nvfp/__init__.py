@@ -44,6 +44,7 @@ from nvfp.dtypes.finfo import finfo as finfo, iinfo as iinfo, isdtype as isdtype
 from nvfp.dtypes.formats import (
     QuantDType as QuantDType,
     fp8_e4m3 as fp8_e4m3,
+    fp8_e4m3_b128 as fp8_e4m3_b128,
     fp8_e5m2 as fp8_e5m2,
     mxfp8 as mxfp8,
     mxfp8_e4m3 as mxfp8_e4m3,

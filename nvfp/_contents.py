@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from math import e as e, inf as inf, nan as nan, pi as pi
 
-from nvfp import files as files, kernels as kernels, nn as nn, optim as optim, recipes as recipes
+from nvfp import (
+    files as files,
+    inspect as inspect,
+    kernels as kernels,
+    nn as nn,
+    optim as optim,
+    recipes as recipes,
+)
 from nvfp.arrays import random as random
 from nvfp.arrays.array import Array as Array, parameter as parameter
 from nvfp.arrays.convert import array as array, asarray as asarray, asnumpy as asnumpy, from_dlpack as from_dlpack
@@ -191,6 +198,7 @@ from nvfp.files import (
     save as save,
     save_checkpoint as save_checkpoint,
 )
+from nvfp.nn.functional.attention import explain_attention as explain_attention
 from nvfp.recipes import autocast as autocast
 
 newaxis = None

@@ -72,8 +72,10 @@ class GemmMode:
 _FP8 = (el.float8_e4m3fn, el.float8_e5m2)
 GEMM_MODES: tuple[GemmMode, ...] = (
     GemmMode("SCALAR_32F", _FP8, None, el.float32, (8, 9), run=True, but="e5m2 x e5m2 is expanded"),
-    GemmMode("VEC128_32F", _FP8, (1, 128), el.float32, (9, 0), (9, 0)),
-    GemmMode("BLK128x128_32F", _FP8, (128, 128), el.float32, (9, 0), (9, 0)),
+    GemmMode("VEC128_32F", _FP8, (1, 128), el.float32, (9, 0), (9, 0), run=True, but="e5m2 x e5m2 is expanded"),
+    GemmMode(
+        "BLK128x128_32F", _FP8, (128, 128), el.float32, (9, 0), (9, 0), run=True, but="beside 1 x 128 blocks only"
+    ),
     GemmMode("VEC32_UE8M0", _FP8, (1, 32), el.float8_e8m0fnu, (10, 0)),
     GemmMode("VEC16_UE4M3", (el.float4_e2m1fn,), (1, 16), el.float8_e4m3fn, (10, 0)),
 )

@@ -35,6 +35,7 @@ SWITCHES: dict[str, Switch] = {
         Switch("NVFP_CACHE_DIR", "", "Folder of compiled CUDA kernels and tuning files. Unset: `~/.cache/nvfp`."),
         Switch("NVFP_NUM_THREADS", "", "Threads of the CPU kernels. Unset: the CPUs this process may use."),
         Switch("NVFP_GEMM_CACHE", "256", "How many GEMM plans are kept per device."),
+        Switch("NVFP_ATTENTION_CACHE", "64", "How many cuDNN attention plans are kept per device."),
         Switch("NVFP_TEST_PLAIN_MALLOC", "0", "`1`: no CuPy memory pool, for compute-sanitizer.", "tests"),
         Switch("NVFP_SKIP_REPORT", "", "File that receives the reasons of skipped tests.", "tests"),
     )
@@ -42,7 +43,7 @@ SWITCHES: dict[str, Switch] = {
 
 
 def get(name: str) -> str:
-    """Return the value of a switch (its default when unset or empty).
+    """Return the value of a switch without blanks around it (its default when unset or empty).
 
     Args:
         name: a name of `SWITCHES`.
@@ -57,7 +58,7 @@ def get(name: str) -> str:
         >>> get("NVFP_GEMM_CACHE")
         '256'
     """
-    return os.environ.get(name) or SWITCHES[name].default
+    return os.environ.get(name, "").strip() or SWITCHES[name].default
 
 
 def flag(name: str) -> bool:
@@ -92,7 +93,7 @@ def number(name: str) -> int | None:
         >>> number("NVFP_GEMM_CACHE")
         256
     """
-    text = get(name).strip()
+    text = get(name)
     if text and not (text.isdecimal() and int(text) > 0):
         raise ArgumentError(message(name, "a positive whole number", repr(text), f"set or unset {name}"))
     return int(text) if text else None

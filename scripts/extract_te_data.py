@@ -2,8 +2,9 @@
 
     python scripts/extract_te_data.py FOLDER [--out tests/data]
 
-FOLDER holds ``quantizers.safetensors``, ``blocks.safetensors`` and ``optim.safetensors`` (see ``tests/data/README.md``
-for their origin). Tensors are copied byte for byte; only the keys that tests use are kept.
+FOLDER holds ``quantizers.safetensors``, ``blocks.safetensors``, ``optim.safetensors`` and ``modules.safetensors`` (see
+``tests/data/README.md`` for their origin). Tensors are copied byte for byte; only the keys that tests use are kept. A
+tensor that a file of `MERGED` would hold twice is written once: the metadata entry ``same`` names the others.
 """
 
 from __future__ import annotations
@@ -19,13 +20,22 @@ from typing import Any
 _MX = r"mxfp8_e4m3|mxfp8_e5m2"
 SUBSETS: dict[str, tuple[str, str]] = {
     "te_quantizers.safetensors": ("quantizers.safetensors", r"(current|current_pow2|delayed37\.5)\..*"),
+    "te_blocks128.safetensors": ("quantizers.safetensors", r"block[12]d\..*"),
+    "te_linear.safetensors": ("modules.safetensors", r"linear\.(block|current)\..*"),
     "blocks_mx.safetensors": (
         "blocks.safetensors",
         rf"input\.f32\.mx\..*|cuda_headers\.({_MX})\.ceil\..*|torchao\.({_MX})\.(floor|ceil)\..*|torchao\.mxfp4\.even\..*",
     ),
     "blocks_nvfp4.safetensors": ("blocks.safetensors", r"input\.f32\.nvfp4\..*|te_ref\.nvfp4\.(1d|2d)\..*"),
     "te_optim.safetensors": ("optim.safetensors", r"(adamw|adam_l2|ce)\..*"),
+    "te_norm.safetensors": ("modules.safetensors", r"rmsnorm_zc\.fp32/.*"),
+    # the gradients of layer.padding are not comparable: see tests/data/README.md
+    "te_modules.safetensors": (
+        "modules.safetensors",
+        r"(layer\.(?!padding)|layernorm_linear\.|layernorm_mlp\.).*|layer\.padding\.fp32/(state|in|arg|out).*",
+    ),
 }
+MERGED = {"te_blocks128.safetensors", "te_modules.safetensors"}
 # Notes on single cases stay; notes on groups that are left out go.
 _NOTES = re.compile(r"(origin|keys|layout|data\..*|cuda_headers|torchao|te_ref\.nvfp4(\.1d|\.2d)?)")
 
@@ -44,10 +54,19 @@ def extract(source: Path, pattern: str, target: Path) -> int:
     wanted = {key: header[key] for key in sorted(header) if re.fullmatch(pattern, key)}
     kept: dict[str, Any] = {"__metadata__": {k: v for k, v in sorted(notes.items()) if _keep_note(k, wanted)}}
     body = bytearray()
+    first: dict[tuple[Any, ...], str] = {}
+    same: dict[str, str] = {}
     for key, entry in wanted.items():
         start, stop = entry["data_offsets"]
+        if target.name in MERGED:
+            known = first.setdefault((entry["dtype"], *entry["shape"], data[start:stop]), key)
+            if known != key:
+                same[key] = known
+                continue
         kept[key] = {**entry, "data_offsets": [len(body), len(body) + stop - start]}
         body += data[start:stop]
+    if same:
+        kept["__metadata__"]["same"] = json.dumps(same, separators=(",", ":"))
     text = json.dumps(kept, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     target.write_bytes(len(text).to_bytes(8, "little") + text + bytes(body))

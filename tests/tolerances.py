@@ -25,6 +25,13 @@ class Tolerance:
 _GEMM = "float32 accumulation in any order, then one rounding to the output dtype"
 _FAST = "Hopper FP8 tensor cores keep about 14 bits; the error grows with K (2.0e-3 of the scale at K = 8192)"
 _SLOW = "Hopper FP8 without fast accumulation: 1.2e-4 of the scale whatever K"
+_NORM = "float32 sums over a row or over the rows, one rounding; atol in units of what the sums add up"
+_CUDNN = "weights, their gradients and O are rounded to 16 bits in between; atol in units of sums of magnitudes"
+_BLOCK = (
+    "Hopper FP8 sums of 128 products in the tensor core (1.2e-4 of the norm; single elements on an H200 up to 2.6e-4), "
+    "float32 sums of these"
+)
+_TE = "both sides' sums of equally quantized products: Transformer Engine's in Hopper's FP8 tensor cores"
 _RECIPE = "three GEMMs against float64 over the same quantized operands: GEMM's row plus the output's rounding"
 
 # For gemm and linear rows atol counts in units of (|a| @ |b|): the scale in which float32 sums err.
@@ -36,6 +43,9 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("gemm_fp8", "float32"): Tolerance(1e-5, 2e-4, _SLOW),
     ("gemm_fp8", "float16"): Tolerance(2.0**-10, 2e-4, _SLOW),
     ("gemm_fp8", "bfloat16"): Tolerance(2.0**-8, 2e-4, _SLOW),
+    ("gemm_block128", "float32"): Tolerance(1e-5, 4e-4, _BLOCK),
+    ("gemm_block128", "float16"): Tolerance(2.0**-10, 4e-4, _BLOCK),
+    ("gemm_block128", "bfloat16"): Tolerance(2.0**-8, 4e-4, _BLOCK),
     ("gemm_fp8_fast", "float32"): Tolerance(1e-5, 2.5e-3, _FAST),
     ("gemm_fp8_fast", "float16"): Tolerance(2.0**-10, 2.5e-3, _FAST),
     ("gemm_fp8_fast", "bfloat16"): Tolerance(2.0**-8, 2.5e-3, _FAST),
@@ -43,9 +53,23 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("activation", "float32"): Tolerance(2e-6, 1e-6, "tanh of two libraries, within 2 ulp each"),
     ("activation", "float16"): Tolerance(2.0**-10, 1e-6, "computed in float32, one rounding"),
     ("activation", "bfloat16"): Tolerance(2.0**-8, 1e-6, "computed in float32, one rounding"),
+    ("dropout", "float32"): Tolerance(2 * 2.0**-23, 0.0, "the factor is rounded, then the product"),
+    ("dropout", "float16"): Tolerance(2.0**-10, 1e-7, "computed in float32, one rounding; subnormals"),
+    ("dropout", "bfloat16"): Tolerance(2.0**-8, 0.0, "computed in float32, one rounding"),
+    ("rope", "float32"): Tolerance(2.0**-23, 4e-7, "sine and cosine, two products; atol in units of max |x|"),
+    ("rope", "float16"): Tolerance(2.0**-10, 4e-7, "computed in float32, one rounding"),
+    ("rope", "bfloat16"): Tolerance(2.0**-8, 4e-7, "computed in float32, one rounding"),
     ("cross_entropy", "float32"): Tolerance(2e-6, 2e-6, "float32 sums of exp in two stages"),
     ("cross_entropy", "float16"): Tolerance(2.0**-10, 2e-6, "computed in float32, one rounding"),
     ("cross_entropy", "bfloat16"): Tolerance(2.0**-8, 2e-6, "computed in float32, one rounding"),
+    ("softmax", "float32"): Tolerance(4e-6, 2e-6, "float32 exp and sums of exp in two stages"),
+    ("softmax", "float16"): Tolerance(2.0**-10, 2e-6, "computed in float32, one rounding"),
+    ("softmax", "bfloat16"): Tolerance(2.0**-8, 2e-6, "computed in float32, one rounding"),
+    ("attention", "float32"): Tolerance(1e-5, 4e-6, _GEMM + "; atol in units of sums of magnitudes"),
+    ("attention", "float16"): Tolerance(2.0**-10, 2.0**-10, _CUDNN),
+    ("attention", "bfloat16"): Tolerance(2.0**-8, 2.0**-7, _CUDNN),
+    ("attention_cudnn", "bfloat16"): Tolerance(2.0**-8, 2.0**-7, _CUDNN),
+    ("attention_cudnn", "float16"): Tolerance(2.0**-10, 2.0**-10, _CUDNN),
     ("elementwise", "float64"): Tolerance(2e-14, 1e-15, "exp, log, power, trigonometry of two libraries, some ulp"),
     ("elementwise", "float32"): Tolerance(2e-6, 2e-7, "exp, log, power, trigonometry of two libraries, some ulp"),
     ("elementwise", "float16"): Tolerance(2.0**-10, 2e-7, "computed in float32, one rounding"),
@@ -56,6 +80,10 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("bias_grad", "float32"): Tolerance(1e-5, 1e-6, "float32 sums in two stages; atol in units of sum |dy|"),
     ("bias_grad", "bfloat16"): Tolerance(2.0**-8, 1e-6, "float32 sums, one rounding"),
     ("bias_grad", "float16"): Tolerance(2.0**-10, 1e-6, "float32 sums, one rounding"),
+    ("norm", "float32"): Tolerance(1e-5, 2e-6, _NORM),
+    ("norm", "float16"): Tolerance(2.0**-10, 2e-6, _NORM),
+    ("norm", "bfloat16"): Tolerance(2.0**-8, 2e-6, _NORM),
+    ("norm_te", "float32"): Tolerance(2e-6, 2e-6, "float32 of two libraries; atol in units of the largest value"),
     ("embedding", "float32"): Tolerance(1e-6, 1e-6, "float32 sums per row, in pieces; atol in units of 1 + sum |dy|"),
     ("embedding", "float16"): Tolerance(2.0**-10, 1e-6, "float32 sums, one rounding"),
     ("embedding", "bfloat16"): Tolerance(2.0**-8, 1e-6, "float32 sums, one rounding"),
@@ -65,6 +93,22 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("normal", "float16"): Tolerance(2.0**-10, 4e-6, "computed in float32, one rounding"),
     ("normal", "float32"): Tolerance(4e-6, 4e-6, "log, sqrt, sin and cos of two libraries in Box-Muller"),
     ("normal", "bfloat16"): Tolerance(2.0**-8, 4e-6, "computed in float32, one rounding"),
+    ("layer", "float32"): Tolerance(0.0, 4e-6, "a whole layer in float32, in units of the largest value"),
+    ("layer_grad", "float32"): Tolerance(0.0, 1e-5, "a whole layer in float32, in units of the largest value"),
+    ("layer", "bfloat16"): Tolerance(0.0, 2.0**-6, "four roundings to bfloat16 on the way, units of the largest value"),
+    ("layer_grad", "bfloat16"): Tolerance(0.0, 2.0**-5, "the same there and back"),
+    ("layer", "float16"): Tolerance(0.0, 2.0**-9, "four roundings to float16 on the way, units of the largest value"),
+    ("layer_grad", "float16"): Tolerance(0.0, 2.0**-8, "the same there and back"),
+    ("layer_bf16", "float64"): Tolerance(0.0, 2e-2, "norm of the error of a layer in bfloat16 over float32's norm"),
+    ("layer_fp8", "float64"): Tolerance(0.0, 0.25, "the same with 8-bit operands: gradients have 2 mantissa bits"),
+    ("layer_nvfp4", "float64"): Tolerance(
+        0.0, 0.7, "the same with 4-bit operands: 1 mantissa bit, so 2^-2 per element"
+    ),
+    ("rotary", "float32"): Tolerance(1e-6, 1e-7, "power, division, product in float32"),
+    ("te_module", "float32"): Tolerance(
+        0.0, 2e-5, "whole layers in float32, in units of the largest value: scores of +-100, TE is 7e-6 off float64"
+    ),
+    ("te_module_grad", "float32"): Tolerance(0.0, 6e-5, "the same through backward; TE is 2.4e-5 off float64"),
     ("linear_bf16", "bfloat16"): Tolerance(2.0**-7, 2e-6, "gemm rows; bias added before the one rounding"),
     ("linear_fp8", "bfloat16"): Tolerance(2.0**-7, 2.5e-3, _RECIPE + "; fprop accumulates fast on Hopper"),
     ("linear_fp8_grad", "bfloat16"): Tolerance(
@@ -72,6 +116,9 @@ TABLE: dict[tuple[str, str], Tolerance] = {
         4e-4,
         "Hopper FP8 without fast accumulation: 1.2e-4 of the norm, single elements on an H200 up to 2.2e-4",
     ),
+    ("te_linear", "float32"): Tolerance(1e-5, 4e-4, _TE),
+    ("te_linear", "bfloat16"): Tolerance(2.0**-7, 4e-4, _TE + ", two roundings to bfloat16"),
+    ("te_linear_fast", "float32"): Tolerance(1e-5, 2.5e-3, _TE + " in fprop fast"),
     ("linear_mxfp8", "bfloat16"): Tolerance(2.0**-7, 2e-6, _RECIPE),
     ("linear_nvfp4", "bfloat16"): Tolerance(2.0**-7, 2e-6, _RECIPE),
 }

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.storage import Storage, watch_writes
 from nvfp.errors import DeviceError, ShapeError, message
 from nvfp.kernels.cast import cast
 from nvfp.optional import need
+
+_graphs: WeakSet[cuda_graph] = WeakSet()
+
+
+def graph_pools() -> list[tuple[Any, bool]]:
+    """Return the memory pool of every graph that has run, and whether its step has been captured."""
+    return [(graph._pool, graph._graph is not None) for graph in list(_graphs)]
 
 
 class cuda_graph:
@@ -61,6 +69,7 @@ class cuda_graph:
         if self._stream is None:
             self._stream = cp.cuda.Stream(non_blocking=True)
             self._pool = cp.cuda.MemoryPool()
+            _graphs.add(self)
             self._inputs = tuple(wrap(cast(x.raw, x.raw.dtype)) for x in inputs)
         self._check(inputs)
         current = cp.cuda.get_current_stream()

@@ -34,6 +34,7 @@ from nvfp.dtypes.formats import (
     QuantDType as QuantDType,
     as_element as as_element,
     fp8_e4m3 as fp8_e4m3,
+    fp8_e4m3_b128 as fp8_e4m3_b128,
     fp8_e5m2 as fp8_e5m2,
     mxfp8 as mxfp8,
     mxfp8_e4m3 as mxfp8_e4m3,
@@ -44,8 +45,10 @@ from nvfp.dtypes.grid import block_lengths as block_lengths
 from nvfp.dtypes.packing import pack as pack, packed_length as packed_length, unpack as unpack
 from nvfp.dtypes.promotion import result_type as result_type
 from nvfp.dtypes.scale_layout import (
+    from_k_major128 as from_k_major128,
     from_tiles128x4 as from_tiles128x4,
     tile_offset as tile_offset,
     tiles128x4_size as tiles128x4_size,
+    to_k_major128 as to_k_major128,
     to_tiles128x4 as to_tiles128x4,
 )

@@ -98,7 +98,10 @@ class QuantDType:
         too_wide = self.tensor_scale and (self.scale_family != "two_level" or element.max * scale.max > el.float32.max)
         wide = element.bits > 8 or not element.signed
         rules, marks = get_args(ScaleRule), get_args(Nonfinite)
+        no_flag = not isinstance(self.tensor_scale, bool)
         return (
+            (not isinstance(self.name, str), "name as text", repr(self.name), "pass a string, or leave it out"),
+            (no_flag, "tensor_scale as True or False", repr(self.tensor_scale), "pass a bool"),
             (wide, "a signed element of at most 8 bits", element.name, "pick another element"),
             (scale.integer, "a float scale format", scale.name, "pick e.g. 'float8_e8m0fnu'"),
             (no_mark, "a scale format with NaN for nonfinite='nan_block'", scale.name, "pass nonfinite='saturate'"),
@@ -179,9 +182,12 @@ def _mx(name: str, element: Element) -> QuantDType:
 
 fp8_e4m3 = _per_tensor("fp8_e4m3", el.float8_e4m3fn)
 fp8_e5m2 = _per_tensor("fp8_e5m2", el.float8_e5m2)
+fp8_e4m3_b128 = QuantDType(
+    "fp8_e4m3_b128", el.float8_e4m3fn, 128, el.float32, nonfinite="saturate", power_of_two_scales=True
+)
 mxfp8_e4m3 = _mx("mxfp8_e4m3", el.float8_e4m3fn)
 mxfp8_e5m2 = _mx("mxfp8_e5m2", el.float8_e5m2)
 mxfp8 = mxfp8_e4m3
 nvfp4 = QuantDType("nvfp4", el.float4_e2m1fn, 16, el.float8_e4m3fn, tensor_scale=True)
 
-FORMATS: dict[str, QuantDType] = {f.name: f for f in (fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, nvfp4)}
+FORMATS: dict[str, QuantDType] = {f.name: f for f in (fp8_e4m3, fp8_e5m2, fp8_e4m3_b128, mxfp8_e4m3, mxfp8_e5m2, nvfp4)}

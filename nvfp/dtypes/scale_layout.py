@@ -1,13 +1,20 @@
-"""The scale layout that tensor cores read: tiles of 128 rows x 4 columns, 512 bytes each.
+"""The scale layouts that tensor cores read.
 
-With ``T = ceil(columns / 4)`` tiles per tile row, the byte of scale (r, c) lies at
+``tiles128x4``, for 8-bit scales: tiles of 128 rows x 4 columns, 512 bytes each. With ``T = ceil(columns / 4)`` tiles
+per tile row, the byte of scale (r, c) lies at
 
     ((r // 128) * T + c // 4) * 512 + (r % 32) * 16 + ((r % 128) // 32) * 4 + c % 4
 
-Padding is zero and is never read as data. Source: NVIDIA cuBLAS, block-scaling factors layout.
+``k_major128``, for float32 scales of 128-value blocks: [rows, blocks] is stored [blocks, rows rounded up to 4], so that
+a GEMM reads one step of K at a time; 128 x 128 blocks [block rows, blocks] are stored [block rows, blocks rounded up
+to 4], the layout of the transposed matrix.
+
+Padding is zero and is never read as data. Source: NVIDIA cuBLAS, block-scaling factors layouts.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -88,3 +95,37 @@ def from_tiles128x4(flat: npt.ArrayLike, shape: tuple[int, int]) -> npt.NDArray[
     filled = tiles.reshape(rows, columns, 32, 4, 4).transpose(0, 3, 2, 1, 4)
     matrix = filled.reshape(rows * TILE_ROWS, columns * TILE_COLUMNS)
     return np.ascontiguousarray(matrix[: shape[0], : shape[1]])
+
+
+def k_major128_shape(shape: tuple[int, ...], *, square: bool = False) -> tuple[int, ...]:
+    """Return the shape that plain scales of ``shape`` have in layout ``k_major128``.
+
+    Example:
+        >>> k_major128_shape((10, 3)), k_major128_shape((10, 3), square=True)
+        ((3, 12), (10, 4))
+    """
+    rows, blocks = shape
+    return (rows, -(-blocks // 4) * 4) if square else (blocks, -(-rows // 4) * 4)
+
+
+def to_k_major128(scale: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """Return a [rows, columns] scale matrix as [columns, rows rounded up to 4], zeros beside it.
+
+    Example:
+        >>> to_k_major128([[1.0, 2.0], [3.0, 4.0]]).tolist()
+        [[1.0, 3.0, 0.0, 0.0], [2.0, 4.0, 0.0, 0.0]]
+    """
+    matrix = np.asarray(scale, np.float32)
+    filled = np.zeros(k_major128_shape(matrix.shape), np.float32)
+    filled[:, : matrix.shape[0]] = matrix.T
+    return filled
+
+
+def from_k_major128(scale: Any, rows: int) -> Any:
+    """Return the [rows, columns] matrix of `to_k_major128` as a view of ``scale`` (a NumPy or CuPy array).
+
+    Example:
+        >>> from_k_major128(to_k_major128([[1.0, 2.0], [3.0, 4.0]]), 2).tolist()
+        [[1.0, 2.0], [3.0, 4.0]]
+    """
+    return scale[:, :rows].T

@@ -1,92 +1,107 @@
-"""`activation` and `activation_vjp`: elementwise activation functions and their gradients."""
+"""`activation` and `activation_vjp`: activation functions, plain and gated, and their gradients."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from nvfp.errors import ArgumentError, message
+from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels._check import check_out
-from nvfp.kernels._dense import check_computed, check_like, contiguous, deliver, plain_out
+from nvfp.kernels._dense import check_computed, contiguous, deliver, plain_out
 from nvfp.kernels._dispatch import backend
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One activation: its number in the CUDA sources and its formulas."""
+    """One activation: the number of its function in the CUDA sources, its formulas, and whether it gates.
+
+    A gated kind reads pairs: ``y = act(a) b`` with a and b the first and the second half of the last axis.
+    """
 
     code: int
     formula: str
     gradient: str
+    gated: bool = False
 
 
-# u = sqrt(2/pi) (x + 0.044715 x^3), s = sigmoid of the stated argument.
+# u = sqrt(2/pi) (x + 0.044715 x^3), s = sigmoid of the stated argument, z = 1.702 x.
 KINDS: dict[str, Kind] = {
     "gelu": Kind(0, "x s(2u)  [= x/2 (1 + tanh u)]", "s + x s (1 - s) 2 u'"),
     "relu": Kind(1, "max(x, 0)", "1 where x > 0, else 0"),
     "silu": Kind(2, "x s(x)", "s (1 + x (1 - s))"),
+    "qgelu": Kind(3, "x s(z)", "s (1 + z (1 - s))"),
+    "srelu": Kind(4, "max(x, 0)^2", "2 max(x, 0)"),
+    "glu": Kind(5, "s(a) b", "s (1 - s) b; s", gated=True),
+    "geglu": Kind(0, "gelu(a) b", "gelu'(a) b; gelu(a)", gated=True),
+    "qgeglu": Kind(3, "qgelu(a) b", "qgelu'(a) b; qgelu(a)", gated=True),
+    "reglu": Kind(1, "relu(a) b", "relu'(a) b; relu(a)", gated=True),
+    "sreglu": Kind(4, "srelu(a) b", "srelu'(a) b; srelu(a)", gated=True),
+    "swiglu": Kind(2, "silu(a) b", "silu'(a) b; silu(a)", gated=True),
 }
 
 
 def activation(x: Any, kind: str = "gelu", *, out: Any | None = None) -> Any:
-    """Return ``act(x)``, element by element.
+    """Return ``act(x)``; a gated kind returns ``act(a) b``, a and b the halves of the last axis.
 
-    ``gelu``: ``x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`` (the tanh form); ``relu``: ``max(x, 0)``;
-    ``silu``: ``x / (1 + exp(-x))``.
+    ``gelu``: ``x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`` (the tanh form); ``qgelu``: ``x sigmoid(1.702 x)``;
+    ``relu``: ``max(x, 0)``; ``srelu``: ``max(x, 0)^2``; ``silu``: ``x sigmoid(x)``. Gated: ``geglu``, ``qgeglu``,
+    ``reglu``, ``sreglu`` and ``swiglu`` (of silu) with these, ``glu`` with ``sigmoid``.
 
     Args:
-        x: raw array of float32, bfloat16 or float16; any shape and strides.
+        x: raw array of float32, bfloat16 or float16; any shape and strides. For a gated kind [..., 2N].
         kind: a key of `KINDS`.
-        out: array of the shape and dtype of ``x``, any strides; may be ``x`` itself.
+        out: array of the shape and dtype of the result, any strides; may be ``x`` itself, for a gated kind it
+            shares no memory with ``x``.
 
     Returns:
-        An array of the shape and dtype of ``x``.
+        An array of the shape and dtype of ``x``; for a gated kind [..., N].
 
     Raises:
         DTypeError: another dtype.
         ArgumentError: an unknown kind; the message lists the kinds.
-        ShapeError: an ``out`` that does not fit.
+        ShapeError: an odd last axis or none for a gated kind, or an ``out`` that does not fit.
 
     Numerics:
         Computed in float32 and rounded once. ``1 + tanh u`` is taken as ``2 sigmoid(2u)``, so small values
-        for negative ``x`` keep their relative precision. NaN stays NaN; gelu and silu of -inf are NaN
+        for negative ``x`` keep their relative precision. NaN stays NaN; gelu, qgelu and silu of -inf are NaN
         (-inf times 0), as in torch. CPU and CUDA run the same float32 operations and give the same bits.
 
     Source:
-        TE numerics B8.
+        TE numerics B8. (torch.nn.functional.glu takes the other half as the gate.)
 
     Example:
         >>> import numpy as np
-        >>> activation(np.array([-1.0, 0.0, 2.0], np.float32), "relu").tolist()
-        [0.0, 0.0, 2.0]
+        >>> x = np.array([-1.0, 2.0, 3.0, 4.0], np.float32)
+        >>> activation(x, "relu").tolist(), activation(x, "reglu").tolist()
+        ([0.0, 2.0, 3.0, 4.0], [0.0, 8.0])
     """
-    _check("activation", x, kind)
-    check_out("activation", out, x.shape, x.dtype)
+    shape = _check("activation", x, kind)
+    check_out("activation", out, shape, x.dtype)
     y = backend("activation", x, out).activation(contiguous(x), kind, out=plain_out(out))
     return deliver(y, out)
 
 
 def activation_vjp(x: Any, dy: Any, kind: str = "gelu", *, out: Any | None = None) -> Any:
-    """Return ``dx = act'(x) * dy``, element by element.
+    """Return ``dx = act'(x) dy``; for a gated kind ``(act'(a) (dy b), act(a) dy)`` side by side.
 
     Args:
         x: the input of `activation`.
-        dy: gradient of its result, of the shape and dtype of ``x``; any strides.
+        dy: gradient of its result, of its shape and dtype; any strides.
         kind: a key of `KINDS`.
-        out: array of the shape and dtype of ``x``, any strides; may be ``x`` or ``dy``.
+        out: array of the shape and dtype of ``x``, any strides; may be ``x``, for kinds that do not gate also ``dy``.
 
     Returns:
         An array of the shape and dtype of ``x``.
 
     Raises:
         DTypeError: another dtype, or two that differ.
-        ShapeError: shapes that differ, or an ``out`` that does not fit.
+        ShapeError: shapes that do not fit, or an ``out`` that does not.
         ArgumentError: an unknown kind.
 
     Numerics:
-        Computed in float32 and rounded once. The derivative is exactly 0 or 1 far from 0, also at -inf and
-        +inf. relu has derivative 0 at 0 and passes no ``dy`` there, not even inf or NaN; a NaN ``x`` gives
-        NaN. CPU and CUDA give the same bits.
+        Computed in float32 and rounded once. The derivative is exactly 0 or 1 far from 0 (srelu aside), also at
+        -inf and +inf. relu and srelu have derivative 0 at 0 and pass no ``dy`` there, not even inf or NaN; a NaN
+        ``x`` gives NaN. CPU and CUDA give the same bits.
 
     Source:
         TE numerics B8.
@@ -96,15 +111,28 @@ def activation_vjp(x: Any, dy: Any, kind: str = "gelu", *, out: Any | None = Non
         >>> x = np.array([-1.0, 0.0, 2.0], np.float32)
         >>> activation_vjp(x, np.full(3, 5.0, np.float32), "relu").tolist()
         [0.0, 0.0, 5.0]
+        >>> activation_vjp(np.array([2.0, 3.0], np.float32), np.full(1, 5.0, np.float32), "reglu").tolist()
+        [15.0, 10.0]
     """
-    _check("activation_vjp", x, kind)
-    check_like("activation_vjp", "dy", dy, x)
+    shape = _check("activation_vjp", x, kind)
+    if dy.shape != shape:
+        raise ShapeError(message("activation_vjp", f"dy of shape {shape}", dy.shape, "pass the gradient of the result"))
+    if dy.dtype != x.dtype:
+        raise DTypeError(message("activation_vjp", f"dy of {x.dtype}", dy.dtype, "cast dy first"))
     check_out("activation_vjp", out, x.shape, x.dtype)
     twin = backend("activation", x, dy, out)
     return deliver(twin.activation_vjp(contiguous(x), contiguous(dy), kind, out=plain_out(out)), out)
 
 
-def _check(op: str, x: Any, kind: str) -> None:
+def _check(op: str, x: Any, kind: str) -> tuple[int, ...]:
+    """Check input and kind and return the shape of the result."""
     check_computed(op, "x", x)
-    if kind not in KINDS:
+    found = KINDS.get(kind)
+    if found is None:
         raise ArgumentError(message(op, f"a kind out of {', '.join(KINDS)}", repr(kind), "choose one of these"))
+    shape: tuple[int, ...] = x.shape
+    if not found.gated:
+        return shape
+    if not shape or shape[-1] % 2:
+        raise ShapeError(message(op, f"an even last axis for {kind}", shape, "put both halves side by side"))
+    return (*shape[:-1], shape[-1] // 2)

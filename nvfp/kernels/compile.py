@@ -20,9 +20,6 @@ _FUNCTION = re.compile(
 )
 
 
-_OTHERS = [arch for arch in ARCHITECTURES if arch not in IN_FULL]
-
-
 @dataclass(frozen=True)
 class Usage:
     """What ptxas says of one kernel, in registers per thread and bytes per thread."""
@@ -77,7 +74,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--all",
         action="store_true",
-        help=f"every kernel for {' and '.join(IN_FULL)}, one of each source for {', '.join(_OTHERS)}",
+        help=f"every kernel for {IN_FULL}, a selection for the other targets",
     )
     parser.add_argument("--stem", help="only the kernels of one stem, e.g. quantize")
     parser.add_argument("--one-per-source", action="store_true", help="one kernel of each source file")

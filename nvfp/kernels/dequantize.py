@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nvfp.dtypes.scale_layout import from_k_major128
 from nvfp.errors import DTypeError, ShapeError, message
 from nvfp.kernels._check import FLOATS, check_format, check_out, not_built
 from nvfp.kernels._dispatch import backend
@@ -67,7 +68,7 @@ def _check_shapes(operand: Operand) -> None:
 
 
 def plain_scales(operand: Operand) -> Operand:
-    """Return ``operand`` with its block scales as a plain matrix (itself if they are).
+    """Return ``operand`` with its block scales as a plain matrix (itself if they are; a view of ``k_major128``).
 
     Example:
         >>> import numpy as np
@@ -79,8 +80,11 @@ def plain_scales(operand: Operand) -> Operand:
     """
     if operand.scale_layout == "plain":
         return operand
-    not_built("dequantize", "scale_layout", operand.scale_layout, "tiles128x4")
     across, along = operand.format.block_shape or (1, 1)
     rows, length = operand.stored_shape
+    if operand.scale_layout == "k_major128":
+        scale, blocks = operand.scale, -(-length // along)
+        matrix = scale[:, :blocks] if across > 1 else from_k_major128(scale, rows)
+        return dataclasses.replace(operand, scale=matrix, scale_layout="plain")
     matrix = scale_layout(operand.scale, "plain", inverse_shape=(rows, -(-length // along)))
     return dataclasses.replace(operand, scale=matrix[::across], scale_layout="plain")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from nvfp.capability import gemm_mode
+from nvfp.device import Device
+from nvfp.dtypes.formats import QuantDType
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels._check import FLOATS, check_out, check_word
-from nvfp.kernels._dispatch import backend
+from nvfp.kernels._dispatch import backend, kind_of
 from nvfp.kernels.cast import cast
 from nvfp.kernels.cublaslt.typemap import FLOAT32, FLOAT64, Kind, bias_dtype
-from nvfp.kernels.operand import Operand
+from nvfp.kernels.operand import Operand, ScaleLayout
 
 _FLOATS = frozenset(FLOATS)
 
@@ -62,13 +66,14 @@ def gemm(
         the same bits again. Factors that are one per tensor go into alpha, multiplied in that same dtype.
         Hopper's FP8 tensor cores keep about 14 bits of a sum (relative error 1.2e-4 of ``|a| @ |b|`` whatever
         K; with ``fast_accumulation`` it grows with K, 2e-3 at 8192); everything else errs by float32 sums.
-        CUDA: two per-tensor FP8 operands (not both e5m2) run as they are from compute capability 8.9, padded to
+        CUDA: two per-tensor FP8 operands (not both e5m2) run as they are from compute capability 8.9, FP8 matrices
+        in float32-scaled blocks of 128 along K (1 x 128 with 1 x 128 or 128 x 128, never fast) on 9.0, padded to
         what tensor cores need; others, and shapes that cuBLASLt has no FP8 algorithm for, are expanded first,
         exactly, to the narrowest of bfloat16, float16 and float32 that holds both (formats whose element and
         block scale have at most 8 significand bits fit bfloat16, inside its exponent range). A float32 block
         scale that is no power of two rounds once. CPU: everything is expanded to float32.
-        The bias is first rounded to the dtype of the result; beside two per-tensor FP8 operands with a float32
-        result to bfloat16 (TE's rule, on every device; not with ``exact``).
+        The bias is first rounded to the dtype of the result; beside two FP8 operands that some chip takes as they
+        are, with a float32 result, to bfloat16 (TE's rule, on every device; not with ``exact``).
 
     Source:
         TE numerics B0; cuBLASLt documentation, "cublasLtMatmul()".
@@ -109,6 +114,27 @@ def kind(x: Any) -> Kind:
     """Return what an operand is apart from its shape: the format of an Operand, the dtype of an array."""
     found: Kind = x.format if type(x) is Operand else x.dtype
     return found
+
+
+def native_scale_layout(raw: Any, fmt: QuantDType) -> ScaleLayout:
+    """Return the layout in which GEMMs on the device of ``raw`` read the block scales of ``fmt`` without a copy.
+
+    Example:
+        >>> import numpy as np
+        >>> from nvfp.dtypes.formats import fp8_e4m3_b128
+        >>> native_scale_layout(np.ones((2, 2), np.float32), fp8_e4m3_b128)
+        'plain'
+    """
+    if fmt.block is None or kind_of(raw) == "cpu":
+        return "plain"
+    return _layout_on(fmt, raw.data.device_id)
+
+
+@lru_cache(maxsize=256)
+def _layout_on(fmt: QuantDType, ordinal: int) -> ScaleLayout:
+    mode, compute = gemm_mode(fmt), Device(f"cuda:{ordinal}").compute_capability
+    native = mode is not None and mode.run and compute is not None and mode.on(compute)
+    return "k_major128" if native and fmt.scale.bits == 32 else "plain"
 
 
 def accumulation_dtype(a: Any, b: Any, dtype: np.dtype) -> np.dtype:

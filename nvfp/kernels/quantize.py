@@ -19,6 +19,7 @@ from nvfp.kernels._check import (
     word_pair,
 )  # fmt: skip
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels.dequantize import plain_scales
 from nvfp.kernels.operand import Operand, OperandPair, ScaleLayout
 from nvfp.kernels.transpose import transpose
 
@@ -77,7 +78,9 @@ def quantize(
         bias_grad: not built yet.
         scale_layout: ``"tiles128x4"`` writes 8-bit block scales of matrix sides in the order of
             `kernels.scale_layout`, over stored rows x blocks along the stored last axis (square blocks: a
-            scale is repeated for each of its rows).
+            scale is repeated for each of its rows). ``"k_major128"`` does so with float32 block scales:
+            [stored rows, blocks] is written [blocks, rows rounded up to 4], square blocks [block rows, blocks
+            rounded up to 4].
         convention: not built yet.
 
     Returns:
@@ -155,6 +158,8 @@ def other_side(pair: OperandPair, which: Literal["row", "col"]) -> Operand:
         (3, 2)
     """
     have = pair.col if which == "row" else pair.row
+    if have is not None and have.scale_layout == "k_major128":
+        have = plain_scales(have)
     if have is not None and have.format.square and len(have.shape) == 2 and have.scale_layout == "plain":
         packed = have.format.element.packed
         columns = have.stored_shape[-1]
@@ -192,8 +197,9 @@ def _resolve(
     not_built("quantize", "bias_grad", bias_grad, False)
     check_choice("quantize", "overflow", overflow, ("saturate", "nonsat"))
     _check_used(fmt, given, amax_epsilon)
-    _check_layout(fmt, ndim, scale_layout)
-    return _check_axis(fmt, ndim, axis, row, col)
+    axis = _check_axis(fmt, ndim, axis, row, col)
+    _check_layout(fmt, ndim, axis, scale_layout)
+    return axis
 
 
 def _check_axis(fmt: QuantDType, ndim: int, axis: int, row: bool, col: bool) -> int:
@@ -237,12 +243,12 @@ def _shared(fmt: QuantDType, name: str, pair: Words) -> Words:
     return pair
 
 
-def _check_layout(fmt: QuantDType, ndim: int, layout: ScaleLayout) -> None:
+def _check_layout(fmt: QuantDType, ndim: int, axis: int, layout: ScaleLayout) -> None:
     if layout == "plain":
         return
     check_choice("quantize", "scale_layout", layout, ("plain", "tiles128x4", "k_major128"))
-    if layout == "k_major128":
-        not_built("quantize", "scale_layout", layout, "plain")
-    if fmt.block is None or fmt.scale.bits != 8 or ndim != 2:
-        expected, got = "8-bit block scales of a matrix for tiles128x4", f"{fmt.name} of {ndim} dimensions"
+    kind, bits = ("8-bit", 8) if layout == "tiles128x4" else ("float32", 32)
+    if fmt.block is None or fmt.scale.bits != bits or ndim != 2 or axis != 1:
+        expected = f"{kind} block scales of a matrix, blocked along its last axis, for {layout}"
+        got = f"{fmt.name} of {ndim} dimensions, axis {axis}"
         raise ArgumentError(message("quantize", expected, got, "leave scale_layout at 'plain'"))

@@ -6,44 +6,45 @@ from typing import Any
 
 import numpy as np
 
-from nvfp.dtypes.scale_layout import tiles128x4_size
+from nvfp.dtypes.scale_layout import k_major128_shape, tiles128x4_size
 from nvfp.errors import DTypeError, ShapeError, message
-from nvfp.kernels._check import check_choice, check_out, not_built
+from nvfp.kernels._check import check_choice, check_out
 from nvfp.kernels._dispatch import backend
 from nvfp.kernels.operand import ScaleLayout
 
-_UINT8 = np.dtype(np.uint8)
+_UINT8, _FLOAT32 = np.dtype(np.uint8), np.dtype(np.float32)
 
 
 def scale_layout(
     scale: Any, layout: ScaleLayout, *, inverse_shape: tuple[int, int] | None = None, out: Any | None = None
 ) -> Any:
-    """Return 8-bit block scales in another layout.
+    """Return block scales in another layout.
 
     ``tiles128x4``: scale (r, c) of a matrix with C columns lies at byte
     ``((r // 128) * ceil(C / 4) + c // 4) * 512 + (r % 32) * 16 + (r % 128) // 32 * 4 + c % 4``;
-    the rest of the buffer is 0.
+    the rest of the buffer is 0. ``k_major128``, for float32 scales: the transpose [C, R rounded up to 4], the
+    rest of each row 0 (of 128 x 128 blocks, whose layout is that of the transpose, pass ``scale.T``).
 
     Args:
-        scale: raw uint8 array: the matrix [R, C] (any strides) for ``layout="tiles128x4"``; the flat
-            contiguous buffer for ``layout="plain"``.
-        layout: the layout wanted.
+        scale: raw array: the matrix [R, C] (any strides) of uint8 for ``layout="tiles128x4"``, of float32 for
+            ``layout="k_major128"``; for ``layout="plain"`` the flat contiguous uint8 buffer of tiles.
+        layout: the layout wanted. From ``k_major128`` back it is a view: `dtypes.from_k_major128`.
         inverse_shape: (R, C) of the matrix, for ``layout="plain"`` only.
         out: where to write, of the result's shape.
 
     Returns:
-        uint8: flat [ceil(R / 128) * ceil(C / 4) * 512], or [R, C] for ``layout="plain"``.
+        uint8: flat [ceil(R / 128) * ceil(C / 4) * 512], or [R, C] for ``layout="plain"``; float32
+        [C, ceil(R / 4) * 4] for ``layout="k_major128"``.
 
     Raises:
-        DTypeError: scales that are not uint8.
+        DTypeError: scales that are not uint8 (for ``k_major128`` float32).
         ShapeError: not a matrix, or a buffer that does not belong to ``inverse_shape``.
-        NotBuiltError: ``layout="k_major128"``.
 
     Numerics:
         Bytes are moved, padding is never read. CPU and CUDA give the same bytes.
 
     Source:
-        The scale layout of cuBLASLt's block-scaled matmul (1D block scaling factors layout).
+        The scale layouts of cuBLASLt's block-scaled matmuls (block scaling factors layouts).
 
     Example:
         >>> import numpy as np
@@ -52,10 +53,10 @@ def scale_layout(
         ((1024,), (128, 8))
     """
     check_choice("scale_layout", "layout", layout, ("plain", "tiles128x4", "k_major128"))
-    if layout == "k_major128":
-        not_built("scale_layout", "layout", layout, "tiles128x4")
-    if scale.dtype != _UINT8:
-        raise DTypeError(message("scale_layout", "uint8 scale codes", scale.dtype, "pass 8-bit scales (e8m0 or e4m3)"))
+    dtype = _FLOAT32 if layout == "k_major128" else _UINT8
+    if scale.dtype != dtype:
+        expected = "float32 scales for k_major128" if dtype == _FLOAT32 else "uint8 scale codes"
+        raise DTypeError(message("scale_layout", expected, scale.dtype, "pass scales of that dtype"))
     shape: tuple[int, ...]
     if layout == "plain":
         if inverse_shape is None:
@@ -68,6 +69,6 @@ def scale_layout(
         if scale.ndim != 2 or inverse_shape is not None:
             got = f"{scale.shape}, {inverse_shape}"
             raise ShapeError(message("scale_layout", "a matrix and no inverse_shape", got, "pass scales [R, C]"))
-        shape = (tiles128x4_size(scale.shape),)
-    check_out("scale_layout", out, shape, _UINT8)
+        shape = k_major128_shape(scale.shape) if dtype == _FLOAT32 else (tiles128x4_size(scale.shape),)
+    check_out("scale_layout", out, shape, dtype)
     return backend("scale_layout", scale, out).scale_layout(scale, layout, inverse_shape=inverse_shape, out=out)

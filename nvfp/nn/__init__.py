@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from nvfp.nn.dot_product_attention import DotProductAttention as DotProductAttention
+from nvfp.nn.dropout import Dropout as Dropout
 from nvfp.nn.functional.cross_entropy import cross_entropy as cross_entropy
+from nvfp.nn.layernorm_linear import LayerNormLinear as LayerNormLinear
+from nvfp.nn.layernorm_mlp import LayerNormMLP as LayerNormMLP
 from nvfp.nn.layers import (
+    GEGLU as GEGLU,
     GELU as GELU,
     MLP as MLP,
     Activation as Activation,
     Embedding as Embedding,
+    ReLU as ReLU,
     Sequential as Sequential,
+    SiLU as SiLU,
+    SwiGLU as SwiGLU,
 )
 from nvfp.nn.linear import Linear as Linear
 from nvfp.nn.module import Module as Module, functional_call as functional_call
+from nvfp.nn.multihead_attention import MultiheadAttention as MultiheadAttention
+from nvfp.nn.norm import LayerNorm as LayerNorm, RMSNorm as RMSNorm
+from nvfp.nn.rotary import RotaryPositionEmbedding as RotaryPositionEmbedding
+from nvfp.nn.transformer import TransformerLayer as TransformerLayer

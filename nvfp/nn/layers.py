@@ -59,7 +59,10 @@ class Embedding(Module):
 
 
 class Activation(Module):
-    """An activation by name (``"gelu"``, ``"relu"``, ``"silu"``).
+    """An activation by name: ``"gelu"``, ``"relu"``, ``"silu"``, ``"qgelu"``, ``"srelu"``, or a gated one.
+
+    Gated ones (``"swiglu"``, ``"geglu"``, ``"reglu"``, ``"glu"``, ``"qgeglu"``, ``"sreglu"``) take [..., 2N] and
+    return [..., N]: the activation of the first half times the second half.
 
     Example:
         >>> import nvfp as nf
@@ -95,6 +98,58 @@ class GELU(Activation):
 
     def __init__(self) -> None:
         super().__init__("gelu")
+
+
+class ReLU(Activation):
+    """``max(x, 0)``.
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.nn.ReLU()(nf.asarray([-1.0, 2.0], device="cpu")).tolist()
+        [0.0, 2.0]
+    """
+
+    def __init__(self) -> None:
+        super().__init__("relu")
+
+
+class SiLU(Activation):
+    """``x sigmoid(x)``.
+
+    Example:
+        >>> import nvfp as nf
+        >>> round(nf.nn.SiLU()(nf.asarray([1.0], device="cpu")).item(), 4)
+        0.7311
+    """
+
+    def __init__(self) -> None:
+        super().__init__("silu")
+
+
+class GEGLU(Activation):
+    """``gelu(a) b`` with a and b the halves of the last axis.
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.nn.GEGLU()(nf.ones((3, 8), device="cpu")).shape
+        (3, 4)
+    """
+
+    def __init__(self) -> None:
+        super().__init__("geglu")
+
+
+class SwiGLU(Activation):
+    """``silu(a) b`` with a and b the halves of the last axis.
+
+    Example:
+        >>> import nvfp as nf
+        >>> round(nf.nn.SwiGLU()(nf.asarray([1.0, 2.0], device="cpu")).item(), 4)
+        1.4621
+    """
+
+    def __init__(self) -> None:
+        super().__init__("swiglu")
 
 
 class Sequential(Module):
@@ -134,7 +189,7 @@ class MLP(Module):
         in_features: K.
         hidden_features: F.
         out_features: N; K unless given.
-        activation: ``"gelu"``, ``"relu"`` or ``"silu"``.
+        activation: a kind of `Activation`; under a gated one fc1 has 2F outputs.
         bias: of both Linears.
         dtype: of the parameters.
         device: of the parameters.
@@ -160,8 +215,9 @@ class MLP(Module):
     ) -> None:
         super().__init__()
         options: dict[str, Any] = {"bias": bias, "dtype": dtype, "device": device, "rng": rng}
-        self.fc1 = Linear(in_features, hidden_features, **options)
-        self.act = Activation(activation)
+        act, hidden_features = Activation(activation), count("MLP", "hidden_features", hidden_features)
+        self.fc1 = Linear(in_features, hidden_features * (1 + KINDS[activation].gated), **options)
+        self.act = act
         self.fc2 = Linear(hidden_features, in_features if out_features is None else out_features, **options)
 
     def forward(self, x: Array, is_first_microbatch: bool | None = None) -> Array:

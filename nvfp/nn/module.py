@@ -15,6 +15,8 @@ from nvfp.arrays.functions.conversion import astype
 from nvfp.dtypes.dense import as_dtype, bfloat16, float16, float32, float64
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, StateError, message
 
+# First part of the names of `Module.extra_state`: state that is no parameter.
+_EXTRA = ("scaling", "dropout")
 # functional_call puts other arrays in the place of parameters: (id(module), name) -> Array.
 _substitutes: ContextVar[Mapping[tuple[int, str], Array] | None] = ContextVar("nvfp_substitutes", default=None)
 
@@ -101,7 +103,7 @@ class Module:
         }
 
     def extra_state(self) -> dict[str, Any]:
-        """Return this module's own arrays that are not parameters (scaling state), by short name."""
+        """Return this module's own arrays that are not parameters (scaling and dropout state), by short name."""
         return {}
 
     def load_extra_state(self, state: dict[str, Any]) -> Callable[[], None]:
@@ -149,11 +151,9 @@ class Module:
         for key, value in given.items():
             if key in parameters:
                 continue
-            prefix, _, name = (
-                key.partition(".scaling.") if ".scaling." in key else ("", "", key.removeprefix("scaling."))
-            )
-            if "scaling." in key and prefix in extra:
-                extra[prefix][f"scaling.{name}"] = value
+            prefix, name = _extra_name(key)
+            if name and prefix in extra:
+                extra[prefix][name] = value
             else:
                 unknown.append(key)
         missing = [k for k in parameters if k not in given]
@@ -209,11 +209,11 @@ class Module:
             p._rebind(x.raw)
             p.grad = None
         for _, module in self.named_modules():
-            module.moved()
+            module.moved(device)
         return self
 
-    def moved(self) -> None:
-        """Called after `to`; layers drop or move what they cached."""
+    def moved(self, device: Any = None) -> None:
+        """Called after `to` with its target device; layers drop or move what they keep beside the parameters."""
 
     def train(self, mode: bool = True) -> Module:
         """Set training mode on this module and all below; returns the module."""
@@ -239,6 +239,13 @@ class Module:
         if not lines:
             return f"{type(self).__name__}({self.extra_repr()})"
         return f"{type(self).__name__}({self.extra_repr()}\n  " + "\n  ".join(lines) + "\n)"
+
+
+def _extra_name(key: str) -> tuple[str, str]:
+    """Split ``"block.fc1.scaling.forward.scale"`` into the module's name and its own part ("" if there is none)."""
+    parts = key.split(".")
+    at = max((i for i, part in enumerate(parts[:-1]) if part in _EXTRA), default=len(parts))
+    return ".".join(parts[:at]), ".".join(parts[at:])
 
 
 @contextmanager

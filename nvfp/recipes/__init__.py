@@ -9,6 +9,7 @@ from __future__ import annotations
 from nvfp.recipes.base import MMParams as MMParams, Recipe as Recipe
 from nvfp.recipes.builtin import (
     DelayedScaling as DelayedScaling,
+    Float8BlockScaling as Float8BlockScaling,
     Float8CurrentScaling as Float8CurrentScaling,
     MXFP8BlockScaling as MXFP8BlockScaling,
     NVFP4BlockScaling as NVFP4BlockScaling,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nvfp.dtypes.formats import fp8_e4m3, mxfp8_e4m3, nvfp4
+from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, mxfp8_e4m3, nvfp4
 from nvfp.errors import ArgumentError, message
 from nvfp.recipes.base import MMParams, Recipe, check_fp8_format, check_whole, not_built, of_element
 from nvfp.recipes.formats import Format
@@ -132,6 +132,77 @@ class Float8CurrentScaling(Recipe):
             w=forward,
             dy=gradient,
             **_accumulation(self.fp8_gemm_fprop, self.fp8_gemm_dgrad, self.fp8_gemm_wgrad),
+        )
+
+
+@dataclass(frozen=True)
+class Float8BlockScaling(Recipe):
+    """FP8 with float32 scales for blocks of 128 along the contraction (docs/formats.md, fp8_e4m3_b128).
+
+    Args:
+        fp8_format: `Format.E4M3` or `Format.HYBRID`.
+        x_block_scaling_dim: blocks of the input: 1 (1 x 128) or 2 (128 x 128).
+        w_block_scaling_dim: likewise of the weight; 2 makes both of its copies hold the same numbers.
+        grad_block_scaling_dim: likewise of the gradient of the output.
+        use_f32_scales: arbitrary float32 scales in place of powers of two (TE:
+            NVTE_FP8_BLOCK_SCALING_FP32_SCALES=1).
+        fp8_gemm_fprop: accumulation in fprop; block scales are always promoted to float32, as in TE.
+        fp8_gemm_dgrad: likewise in dgrad.
+        fp8_gemm_wgrad: likewise in wgrad.
+
+    Raises:
+        ArgumentError: a GEMM of two operands in 128 x 128 blocks (any two of the three dims 2), which no tensor core
+            multiplies; a dim that is neither 1 nor 2; ``use_split_accumulator=False``.
+
+    Numerics: Hopper multiplies the blocks as they are; elsewhere operands are expanded, to bfloat16 (exact) with
+        power-of-two scales, else to float32.
+
+    Source: Transformer Engine's recipe of the same name.
+
+    Example:
+        >>> plan = Float8BlockScaling().linear_plan()
+        >>> plan.x.format, plan.w.format.block
+        (nvfp.fp8_e4m3_b128, (128, 128))
+    """
+
+    fp8_format: Format = Format.E4M3
+    x_block_scaling_dim: int = 1
+    w_block_scaling_dim: int = 2
+    grad_block_scaling_dim: int = 1
+    use_f32_scales: bool = field(default=False, kw_only=True)
+    fp8_gemm_fprop: MMParams = field(default=_SPLIT, kw_only=True)
+    fp8_gemm_dgrad: MMParams = field(default=_SPLIT, kw_only=True)
+    fp8_gemm_wgrad: MMParams = field(default=_SPLIT, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = "Float8BlockScaling"
+        check_fp8_format(name, self.fp8_format)
+        names = ("x_block_scaling_dim", "w_block_scaling_dim", "grad_block_scaling_dim")
+        dims = {argument: getattr(self, argument) for argument in names}
+        for argument, dim in dims.items():
+            check_whole(name, argument, dim, 1, 2, "pass 1 for 1 x 128 blocks, 2 for 128 x 128")
+        square = [argument for argument, dim in dims.items() if dim == 2]
+        if len(square) > 1:
+            got = " and ".join(f"{argument}=2" for argument in square)
+            raise ArgumentError(message(name, "at most one tensor in 128 x 128 blocks", got, "pass 1 for the others"))
+        for gemm in ("fprop", "dgrad", "wgrad"):
+            if not getattr(self, f"fp8_gemm_{gemm}").use_split_accumulator:
+                got, do = f"use_split_accumulator=False in fp8_gemm_{gemm}", "block scales need the split accumulator"
+                raise ArgumentError(message(name, "MMParams(use_split_accumulator=True)", got, do))
+
+    def _linear_plan(self) -> LinearPlan:
+        """Make the plan: 1 x 128 or 128 x 128 blocks for each tensor."""
+        row = fp8_e4m3_b128.replace(power_of_two_scales=False) if self.use_f32_scales else fp8_e4m3_b128
+        forward, gradient = (of_element(row, e) for e in (self.fp8_format.forward, self.fp8_format.backward))
+
+        def plan(row: QuantDType, dim: int) -> TensorPlan:
+            return TensorPlan(row if dim == 1 else row.replace(block=(128, 128)), "block")
+
+        return LinearPlan(
+            x=plan(forward, self.x_block_scaling_dim),
+            w=plan(forward, self.w_block_scaling_dim),
+            dy=plan(gradient, self.grad_block_scaling_dim),
         )
 
 

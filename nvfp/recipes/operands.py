@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nvfp.kernels.gemm import native_scale_layout
 from nvfp.kernels.operand import OperandPair
 from nvfp.kernels.quantize import quantize
 from nvfp.recipes.plan import TensorPlan
@@ -32,7 +33,7 @@ def quantize_for_gemm(
         recording: record the amax of ``raw`` in the state.
 
     Returns:
-        The pair.
+        The pair, its scales in the layout that GEMMs read on the device of ``raw``.
     """
     scale = amax_out = None
     if plan.scaling == "delayed":
@@ -48,4 +49,5 @@ def quantize_for_gemm(
         amax_epsilon=plan.amax_epsilon,
         rounding=plan.rounding,
         rotation=plan.rotation,
+        scale_layout=native_scale_layout(raw, plan.format),
     )

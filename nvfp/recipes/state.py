@@ -50,6 +50,9 @@ class DelayedState:
         self._scale_words = {r: scale[i : i + 1].reshape(()) for i, r in enumerate(self.roles)}
         self._amax_words = {r: history[0, i : i + 1].reshape(()) for i, r in enumerate(self.roles)}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.roles, self.fp8_max, self.rule, self.scale, self.amax_history)
+
     def scale_word(self, role: str) -> Any:
         """The multiplier of one tensor, a 0-d view of `scale`."""
         return self._scale_words[role]
@@ -109,6 +112,15 @@ class DelayedState:
             new[-keep:] = history[-keep:]
         for own, saved in ((self.scale, scale), (self.amax_history, new)):
             cast(place_like(saved, own), own.dtype, out=own)
+
+
+def _restored(
+    roles: tuple[str, ...], fp8_max: tuple[float, ...], rule: DelayedRule, scale: Any, history: Any
+) -> DelayedState:
+    """A copied or unpickled state; its words are views of its own arrays."""
+    state = DelayedState(roles, fp8_max, rule, scale)
+    state._hold(scale, history)
+    return state
 
 
 def check_state(roles: tuple[str, ...], state: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:

@@ -21,6 +21,8 @@ FORMATS = {
     for f in (
         nf.fp8_e4m3,
         nf.fp8_e5m2,
+        nf.fp8_e4m3_b128,
+        nf.fp8_e4m3_b128.replace(block=(128, 128)),
         nf.mxfp8_e4m3,
         nf.mxfp8_e5m2,
         nf.nvfp4,

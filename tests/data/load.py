@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 FOLDER = Path(__file__).parent
-_DTYPES = {"F32": np.float32, "U8": np.uint8, "I64": np.int64, "BF16": ml_dtypes.bfloat16}
+_DTYPES = {"F32": np.float32, "U8": np.uint8, "I64": np.int64, "BF16": ml_dtypes.bfloat16, "BOOL": np.bool_}
 
 
 @cache
@@ -19,12 +19,13 @@ def load(name: str) -> dict[str, np.ndarray]:
     raw = (FOLDER / f"{name}.safetensors").read_bytes()
     body = 8 + int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8:body])
-    header.pop("__metadata__", None)
+    notes = header.pop("__metadata__", {})
     tensors = {}
     for key, entry in header.items():
         start, stop = entry["data_offsets"]
         flat = np.frombuffer(raw, np.uint8, stop - start, body + start)
         tensors[key] = flat.view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    tensors.update({key: tensors[known] for key, known in json.loads(notes.get("same", "{}")).items()})
     return tensors
 
 

@@ -14,6 +14,7 @@ from nvfp.dtypes.formats import (
     QuantDType,
     as_element,
     fp8_e4m3,
+    fp8_e4m3_b128,
     fp8_e5m2,
     mxfp8,
     mxfp8_e4m3,
@@ -26,6 +27,7 @@ from nvfp.errors import ArgumentError, DTypeError
 TABLE = {
     fp8_e4m3: ("float8_e4m3fn", None, "float32", False, "saturate", 8.0),
     fp8_e5m2: ("float8_e5m2", None, "float32", False, "saturate", 8.0),
+    fp8_e4m3_b128: ("float8_e4m3fn", 128, "float32", False, "saturate", 8.25),
     mxfp8_e4m3: ("float8_e4m3fn", 32, "float8_e8m0fnu", False, "nan_block", 8.25),
     mxfp8_e5m2: ("float8_e5m2", 32, "float8_e8m0fnu", False, "nan_block", 8.25),
     nvfp4: ("float4_e2m1fn", 16, "float8_e4m3fn", True, "nan_block", 4.5),
@@ -112,6 +114,8 @@ def test_scale_family(row: QuantDType, family: str) -> None:
         ({"scale": "float32"}, "leave tensor_scale out"),
         ({"nonfinite": "ignore"}, "nonfinite out of"),
         ({"scale_rule": "up"}, "scale_rule out of"),
+        ({"name": 5}, "name as text, got 5"),
+        ({"tensor_scale": "yes"}, "tensor_scale as True or False, got 'yes'"),
     ],
     ids=str,
 )

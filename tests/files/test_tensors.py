@@ -29,6 +29,8 @@ def test_dense_round_trip(device: Any, tmp_path: Path, dtype: str) -> None:
     [
         nf.fp8_e4m3,
         nf.fp8_e5m2,
+        nf.fp8_e4m3_b128,
+        nf.fp8_e4m3_b128.replace(block=(128, 128)),
         nf.mxfp8_e4m3,
         nf.mxfp8_e5m2,
         nf.nvfp4,

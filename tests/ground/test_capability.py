@@ -12,7 +12,7 @@ from nvfp.dtypes import elements as el, formats
 from nvfp.dtypes.formats import FORMATS, QuantDType
 from nvfp.errors import ArgumentError
 
-FP8_B128 = formats.fp8_e4m3.replace(name="fp8_b128", block=128)
+FP8_B128 = formats.fp8_e4m3.replace(name="fp8_b128", block=128)  # scales of any size
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,9 @@ FP8_B128 = formats.fp8_e4m3.replace(name="fp8_b128", block=128)
     [  # on 7.5, 8.0, 8.9, 9.0, 10.0, 12.0, cpu
         (formats.fp8_e4m3, "absent emulated native native native native emulated"),
         (formats.fp8_e5m2, "absent emulated native native native native emulated"),
+        (formats.fp8_e4m3_b128, "absent emulated emulated native emulated emulated emulated"),
+        (FP8_B128.replace(block=(128, 128)), "absent emulated emulated native emulated emulated emulated"),
+        (FP8_B128.replace(block=(64, 128)), "absent emulated emulated emulated emulated emulated emulated"),
         (formats.mxfp8_e4m3, "absent emulated emulated emulated emulated emulated emulated"),
         (formats.nvfp4, "absent emulated emulated emulated emulated emulated emulated"),
         (el.bfloat16, "absent native native native native native emulated"),
@@ -64,7 +67,7 @@ def test_each_mode_is_used_by_at_most_one_block_and_scale() -> None:
         (formats.nvfp4, "bfloat16"),
         (QuantDType("mxint8", "int8", 32, "float8_e8m0fnu"), "bfloat16"),
         (FP8_B128, "float32"),
-        (FP8_B128.replace(power_of_two_scales=True), "bfloat16"),
+        (formats.fp8_e4m3_b128, "bfloat16"),
         (QuantDType("wide", "float8_e4m3fn", 16, "float16"), "float32"),
     ],
 )

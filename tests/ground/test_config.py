@@ -17,7 +17,10 @@ def test_values_are_read_when_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.get("NVFP_GEMM_CACHE") == "256"
     monkeypatch.setenv("NVFP_GEMM_CACHE", "8")
     assert config.number("NVFP_GEMM_CACHE") == 8
-    monkeypatch.setenv("NVFP_GEMM_CACHE", "")
+    monkeypatch.setenv("NVFP_GEMM_CACHE", " 2 ")
+    assert config.get("NVFP_GEMM_CACHE") == "2"
+    assert config.number("NVFP_GEMM_CACHE") == 2
+    monkeypatch.setenv("NVFP_GEMM_CACHE", " ")
     assert config.number("NVFP_GEMM_CACHE") == 256
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from nvfp.device import Device
 from nvfp.dtypes.codec import encode
-from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, nvfp4
+from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, nvfp4
 from nvfp.dtypes.grid import block_lengths, grid_shape
 from nvfp.dtypes.packing import pack
 from nvfp.kernels.operand import Operand
@@ -18,7 +18,8 @@ from tests.devices import to_device
 
 BF16, F16, F32, F64 = (np.dtype(t) for t in (ml_dtypes.bfloat16, np.float16, np.float32, np.float64))
 DENSE = [F32, BF16, F16, F64]
-FORMATS = [fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, nvfp4, nvfp4.replace(block=(16, 16))]
+SQUARE128 = fp8_e4m3_b128.replace(block=(128, 128))
+FORMATS = [fp8_e4m3, fp8_e5m2, fp8_e4m3_b128, SQUARE128, mxfp8_e4m3, mxfp8_e5m2, nvfp4, nvfp4.replace(block=(16, 16))]
 NAN_CODE = 0x7F
 
 
@@ -34,7 +35,7 @@ def operand(
     axis %= len(shape)
     codes = encode(1.5 * rng.standard_normal(shape), fmt.element)
     grid = () if fmt.block is None else grid_shape(shape, block_lengths(shape, fmt, axis))
-    scale = np.asarray(np.exp2(rng.integers(-3, 3, grid)) * rng.uniform(1, 2, grid))
+    scale = np.asarray(np.exp2(rng.integers(-3, 3, grid)) * (1 if fmt.power_of_two_scales else rng.uniform(1, 2, grid)))
     stored = scale.astype(np.float32) if fmt.scale.bits == 32 else encode(scale, fmt.scale)
     stored_axis = axis
     if transposed:

@@ -9,7 +9,7 @@ import numpy as np
 
 from nvfp.dtypes import elements as el
 from nvfp.dtypes.block import ExactBlocks, quantize_exact
-from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, nvfp4
+from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, nvfp4
 from nvfp.dtypes.packing import pack
 from nvfp.kernels.operand import Operand
 from tests.devices import to_numpy
@@ -19,7 +19,8 @@ F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 DTYPES = (F32, BF16, F16, F64)
 
 nvfp4_2d = nvfp4.replace(block=(16, 16), name="nvfp4_2d")
-BUILT = (fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, nvfp4, nvfp4_2d)
+b128_2d = fp8_e4m3_b128.replace(block=(128, 128), name="b128_2d")
+BUILT = (fp8_e4m3, fp8_e5m2, fp8_e4m3_b128, b128_2d, mxfp8_e4m3, mxfp8_e5m2, nvfp4, nvfp4_2d)
 # Rows that no code knows by name: every element, scale family, block form and flag at least once.
 MADE = (
     fp8_e4m3.replace(power_of_two_scales=True, name="fp8_pow2"),

@@ -28,8 +28,10 @@ IDS = {"ids": lambda f: f.name}
 
 def row_name(a: Any, b: Any, fast: bool = False) -> str:
     """The tolerance row: FP8 tensor cores keep fewer bits than float32 sums."""
-    native = isinstance(a, Operand) and isinstance(b, Operand) and native_fp8(a.format, b.format)
-    return ("gemm_fp8_fast" if fast else "gemm_fp8") if native else "gemm"
+    modes = native_fp8(a.format, b.format) if isinstance(a, Operand) and isinstance(b, Operand) else None
+    if modes is None:
+        return "gemm"
+    return "gemm_block128" if modes[0].block else "gemm_fp8_fast" if fast else "gemm_fp8"
 
 
 def sides(

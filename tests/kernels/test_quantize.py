@@ -9,8 +9,9 @@ import pytest
 
 from nvfp.device import Device
 from nvfp.dtypes.block import quantize_exact
-from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e5m2, mxfp8_e4m3, nvfp4
-from nvfp.dtypes.scale_layout import to_tiles128x4
+from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, fp8_e5m2, mxfp8_e4m3, nvfp4
+from nvfp.dtypes.scale_layout import to_k_major128, to_tiles128x4
+from nvfp.kernels.dequantize import dequantize, plain_scales
 from nvfp.kernels.operand import OperandPair
 from nvfp.kernels.quantize import other_side, quantize
 from tests.devices import to_device, to_numpy
@@ -23,6 +24,7 @@ from tests.kernels.quantized import (
     F64,
     KINDS,
     MADE,
+    b128_2d,
     check_operand,
     check_sides,
     nvfp4_2d,
@@ -282,6 +284,26 @@ def test_tiled_scales(device: Device, fmt: QuantDType) -> None:
         assert same_bits(got.codes, to_numpy(want.codes))
 
 
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("fmt", (fp8_e4m3_b128, b128_2d, MADE[2], MADE[3], fp8_e4m3.replace(block=32)), **by_name)
+def test_scales_along_k(device: Device, fmt: QuantDType) -> None:
+    square = isinstance(fmt.block, tuple)
+    for shape in ((150, 270), (128, 512), (1, 129), (5, 0), (0, 5)):
+        raw = to_device(values("normal", shape), device)
+        plain, laid = quantize(raw, fmt, col=True), quantize(raw, fmt, col=True, scale_layout="k_major128")
+        for want, got in ((plain.row, laid.row), (plain.col, laid.col)):
+            assert want is not None and got is not None
+            scale = to_numpy(want.scale)
+            assert got.scale_layout == "k_major128"
+            assert same_bits(got.scale, to_k_major128(scale.T if square else scale))
+            assert same_bits(got.codes, to_numpy(want.codes))
+            assert same_bits(plain_scales(got).scale, scale)
+            assert same_bits(dequantize(got, F32), to_numpy(dequantize(want, F32)))
+        if square:
+            alone = quantize(raw, fmt, scale_layout="k_major128")
+            assert plain.col is not None and same_bits(alone.side("col").scale, to_numpy(plain.col.scale))
+
+
 def test_nan_blocks_leave_their_neighbours_exact(device: Device) -> None:
     clean = values("normal", (4, 96))
     for fmt in (mxfp8_e4m3, nvfp4):
@@ -329,6 +351,9 @@ def test_arguments_that_do_not_fit(device: Device) -> None:
         quantize(x, mxfp8_e4m3, row=False)
     with pytest.raises(ValueError, match="tiles128x4"):
         quantize(x, fp8_e4m3, scale_layout="tiles128x4")
+    for fmt, axis in ((fp8_e4m3, 1), (mxfp8_e4m3, 1), (fp8_e4m3_b128, 0)):
+        with pytest.raises(ValueError, match="float32 block scales of a matrix, blocked along its last axis"):
+            quantize(x, fmt, axis=axis, scale_layout="k_major128")
     with pytest.raises(ValueError, match="overflow"):
         quantize(x, fp8_e4m3, overflow="wrap")  # type: ignore[arg-type]
 
@@ -336,7 +361,7 @@ def test_arguments_that_do_not_fit(device: Device) -> None:
 @pytest.mark.parametrize(
     "argument",
     [{"rounding": "stochastic"}, {"rng": object()}, {"rotation": "rht16"}, {"input_fn": abs}, {"bias_grad": True},
-     {"convention": "te"}, {"scale_layout": "k_major128"}],
+     {"convention": "te"}],
     ids=lambda argument: next(iter(argument)),
 )  # fmt: skip
 def test_what_is_not_built_says_so(argument: dict[str, Any]) -> None:

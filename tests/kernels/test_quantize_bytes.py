@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nvfp.device import Device
-from nvfp.dtypes.formats import FORMATS, fp8_e4m3, fp8_e5m2, nvfp4
+from nvfp.dtypes.formats import FORMATS, fp8_e4m3, fp8_e4m3_b128, fp8_e5m2, nvfp4
 from nvfp.dtypes.packing import unpack
 from nvfp.kernels.quantize import quantize
 from tests.data.load import cases, load
@@ -35,6 +35,30 @@ def test_te_per_tensor(device: Device, case: str) -> None:
         assert to_numpy(side.scale) == tensors["scale_inv"][0]
     if "amax" in tensors:
         assert to_numpy(amax) == tensors["amax"][0]
+
+
+@pytest.mark.parametrize("case", cases("te_blocks128", "rowwise_data"))
+def test_te_blocks_of_128(device: Device, case: str) -> None:
+    """Float8 block scaling on an H200: codes of both copies, stored scales in the order that its GEMM reads."""
+    tensors = tensors_of("te_blocks128", case)
+    blocks, scales = case.split(".")[:2]
+    fmt = fp8_e4m3_b128 if blocks == "block1d" else fp8_e4m3_b128.replace(block=(128, 128))
+    fmt = fmt if scales == "pow2" else fmt.replace(power_of_two_scales=False)
+    x = to_device(tensors["input"], device)
+    pair, plain = quantize(x, fmt, col=True, scale_layout="k_major128"), quantize(x, fmt, col=True)
+    for side, other, which in ((pair.row, plain.row, "rowwise"), (pair.col, plain.col, "columnwise")):
+        assert side is not None and other is not None
+        theirs = tensors[f"{which}_scale_inv"]
+        np.testing.assert_array_equal(to_numpy(side.codes), tensors[f"{which}_data"])
+        np.testing.assert_array_equal(to_numpy(other.codes), tensors[f"{which}_data"])
+        rows, steps = other.scale.shape
+        if blocks == "block1d":
+            np.testing.assert_array_equal(to_numpy(side.scale), theirs)
+            np.testing.assert_array_equal(to_numpy(other.scale), theirs.T)
+        else:  # what their padding holds is not meant
+            np.testing.assert_array_equal(to_numpy(side.scale)[:rows, :steps], theirs[:, :steps])
+            np.testing.assert_array_equal(to_numpy(other.scale), theirs[:, :steps])
+            assert side.scale.shape == theirs.shape
 
 
 @pytest.mark.parametrize("case", cases("blocks_mx", "data"))

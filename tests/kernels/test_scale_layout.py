@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nvfp.device import Device
-from nvfp.dtypes.scale_layout import tile_offset, tiles128x4_size
+from nvfp.dtypes.scale_layout import from_k_major128, tile_offset, tiles128x4_size
 from nvfp.kernels.scale_layout import scale_layout
 from tests.devices import to_device, to_numpy
 
@@ -41,6 +41,22 @@ def test_strides_and_out(device: Device) -> None:
         assert (to_numpy(back) == scale).all()
 
 
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_along_k(device: Device, shape: tuple[int, int]) -> None:
+    base = np.random.default_rng(0).uniform(1, 2, (2 * shape[0], shape[1])).astype(np.float32)
+    for scale in (base[: shape[0]], base[::-2]):
+        laid = scale_layout(to_device(scale, device), "k_major128")
+        wanted = np.zeros((shape[1], -(-shape[0] // 4) * 4), np.float32)
+        for r, c in np.ndindex(shape):
+            wanted[c, r] = scale[r, c]
+        np.testing.assert_array_equal(to_numpy(laid), wanted)
+        np.testing.assert_array_equal(to_numpy(from_k_major128(laid, shape[0])), scale)
+        out = to_device(np.full(wanted.shape, 9, np.float32), device)
+        assert scale_layout(to_device(scale, device), "k_major128", out=out) is out
+        np.testing.assert_array_equal(to_numpy(out), wanted)
+
+
 def test_what_does_not_fit(device: Device) -> None:
     scale = to_device(np.zeros((4, 4), np.uint8), device)
     with pytest.raises(TypeError, match="uint8"):
@@ -55,5 +71,5 @@ def test_what_does_not_fit(device: Device) -> None:
         scale_layout(scale, "tiles128x4", out=scale)
     with pytest.raises(ValueError, match="layout out of"):
         scale_layout(scale, "tiles")  # type: ignore[arg-type]
-    with pytest.raises(NotImplementedError, match="layout"):
+    with pytest.raises(TypeError, match="float32 scales for k_major128"):
         scale_layout(scale, "k_major128")

@@ -12,6 +12,9 @@ from nvfp.errors import DTypeError, GradientError, ShapeError
 from nvfp.nn.functional.activation import activation
 from nvfp.nn.functional.cross_entropy import cross_entropy
 from nvfp.nn.functional.embedding import embedding
+from nvfp.nn.functional.rope import rope
+from tests.oracles import activation as oracle, rope as rope_oracle
+from tests.tolerances import check
 
 
 @pytest.mark.parametrize("ids", [[1, 1, 3, 1], [[1, 1], [3, 1]]], ids=["flat", "square"])
@@ -65,7 +68,7 @@ def test_cross_entropy_takes_any_strides_and_only_matching_targets(device: Any) 
         cross_entropy(x, nf.copy(targets).reshape((3, 2)))
 
 
-@pytest.mark.parametrize("kind", ["gelu", "relu", "silu"])
+@pytest.mark.parametrize("kind", ["gelu", "relu", "silu", "qgelu", "srelu"])
 def test_activation_gradient(device: Any, kind: str) -> None:
     x = nf.asarray(np.linspace(-4, 4, 33, dtype=np.float32), requires_grad=True)
     activation(x, kind).sum().backward()
@@ -74,6 +77,37 @@ def test_activation_gradient(device: Any, kind: str) -> None:
     up, down = (np.asarray(activation(nf.asarray((a + s * h).astype(np.float32)), kind), np.float64) for s in (1, -1))
     keep = np.abs(a) > 0.01  # relu's corner
     np.testing.assert_allclose(np.asarray(x.grad)[keep], ((up - down) / (2 * h))[keep], atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["glu", "geglu", "qgeglu", "reglu", "sreglu", "swiglu"])
+def test_gated_activation_gradient(device: Any, kind: str) -> None:
+    a = np.random.default_rng(0).uniform(0.1, 3, (20, 6)) * np.random.default_rng(1).choice((-1, 1), (20, 6))
+    x = nf.asarray(a.astype(np.float32), requires_grad=True)
+    y = activation(x, kind)
+    assert y.shape == (20, 3)
+    y.sum().backward()
+    a = np.asarray(x.detach(), np.float64)
+    check(np.asarray(x.grad), oracle.activation_vjp(a, np.ones((20, 3)), kind), "activation", scale=4.0)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rope(device: Any, interleaved: bool) -> None:
+    """Angles as TE shapes them; a slice of a fused buffer; the gradient is the transposed rotation."""
+    fused = nf.random.default_rng(0).normal(size=(2, 5, 3, 3, 8), dtype=nf.float32)
+    dy = nf.random.default_rng(1).normal(size=(2, 5, 3, 8), dtype=nf.float32)
+    freqs = np.random.default_rng(2).uniform(-9, 9, (7, 1, 1, 6)).astype(np.float32)
+    fused.requires_grad = True
+    y = rope(fused[:, :, :, 1], nf.asarray(freqs), interleaved=interleaved)
+    flat = rope(fused[:, :, :, 1], nf.asarray(freqs.reshape(7, 6)), interleaved=interleaved)
+    assert nf.array_equal(y, flat)
+    y.backward(dy)
+    wanted = np.zeros(fused.shape)
+    wanted[:, :, :, 1] = rope_oracle.rope(np.asarray(dy), freqs.reshape(7, 6), interleaved=interleaved, inverse=True)
+    check(np.asarray(fused.grad), wanted, "rope", scale=np.abs(np.asarray(dy)).max())
+    with pytest.raises(ShapeError, match=r"freqs \[L', R\]"):
+        rope(fused[:, :, :, 0], nf.asarray(freqs[:, 0]))
+    with pytest.raises(DTypeError, match="float32 freqs"):
+        rope(fused[:, :, :, 0], nf.asarray(freqs).astype(nf.bfloat16))
 
 
 @pytest.mark.parametrize("recipe", [None, nf.recipes.MXFP8BlockScaling()], ids=["dense", "mxfp8"])

@@ -20,6 +20,8 @@ RECIPES: dict[str, recipes.Recipe | None] = {
     "fp8": recipes.DelayedScaling(amax_history_len=4),
     "fp8_current": recipes.Float8CurrentScaling(),
     "fp8_current_pow2": recipes.Float8CurrentScaling(use_power_2_scales=True),
+    "fp8_block": recipes.Float8BlockScaling(),
+    "fp8_block_f32": recipes.Float8BlockScaling(recipes.Format.HYBRID, 1, 1, 2, use_f32_scales=True),
     "mxfp8": recipes.MXFP8BlockScaling(),
     "mxfp8_2d": recipes.MXFP8BlockScaling(enable_2d_quantization=True, fp8_format=recipes.Format.HYBRID),
     "nvfp4": recipes.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True),
@@ -35,6 +37,8 @@ def rows(name: str, device: Any) -> tuple[str, str]:
     row = ROWS.get(name.removesuffix("_2d").removesuffix("_1d"))
     if row is not None:
         return row, row
+    if name.startswith("fp8_block"):
+        return ("linear_fp8_grad", "linear_fp8_grad") if device.type == "cuda" else ("linear_mxfp8", "linear_mxfp8")
     return ("linear_fp8", "linear_fp8_grad") if device.type == "cuda" else ("linear_mxfp8", "linear_mxfp8")
 
 

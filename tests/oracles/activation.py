@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-_C = np.sqrt(2 / np.pi)
+_C, _Q = np.sqrt(2 / np.pi), 1.702
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -31,21 +31,51 @@ def _silu_slope(x: np.ndarray) -> np.ndarray:
     return s * (1 + x * _sigmoid(-x))
 
 
+def _relu(x: np.ndarray) -> np.ndarray:
+    return np.where(x < 0, 0.0, x)
+
+
+def _relu_slope(x: np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(x), x, (x > 0) * 1.0)
+
+
 _KINDS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray]]] = {
     "gelu": (_gelu, _gelu_slope),
-    "relu": (lambda x: np.where(x < 0, 0.0, x), lambda x: np.where(np.isnan(x), x, (x > 0) * 1.0)),
+    "relu": (_relu, _relu_slope),
     "silu": (lambda x: x * _sigmoid(x), _silu_slope),
+    "qgelu": (lambda x: x * _sigmoid(_Q * x), lambda x: _silu_slope(_Q * x)),
+    "srelu": (lambda x: _relu(x) ** 2, lambda x: 2 * _relu(x)),
+    "sigmoid": (_sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x)),
 }
+_GATES = {
+    "glu": "sigmoid", "geglu": "gelu", "qgeglu": "qgelu", "reglu": "relu", "sreglu": "srelu", "swiglu": "silu",
+}  # fmt: skip
+_BLOCKING = ("relu", "srelu")  # let no dy through where the slope is 0
+
+
+def _overflowing(x: np.ndarray) -> np.ndarray:
+    """inf where float32, in which kernels multiply on, holds no number."""
+    single = x.astype(np.float32)
+    return np.where(np.isinf(single), single, x)
 
 
 def activation(x: npt.ArrayLike, kind: str = "gelu") -> np.ndarray:
-    """act(x)."""
+    """act(x), or act(a) b for a gated kind."""
     with np.errstate(all="ignore"):
-        return _KINDS[kind][0](np.asarray(x, np.float64) * 1.0)  # makes every NaN a quiet one
+        x = np.asarray(x, np.float64) * 1.0  # makes every NaN a quiet one
+        if kind in _GATES:
+            a, b = np.split(x, 2, axis=-1)
+            return _overflowing(_KINDS[_GATES[kind]][0](a)) * b
+        return _KINDS[kind][0](x)
 
 
 def activation_vjp(x: npt.ArrayLike, dy: npt.ArrayLike, kind: str = "gelu") -> np.ndarray:
-    """act'(x) * dy; relu lets no dy through where its slope is 0."""
+    """act'(x) dy, or (act'(a) b dy, act(a) dy) for a gated kind."""
     with np.errstate(all="ignore"):
-        slope, dy = _KINDS[kind][1](np.asarray(x, np.float64) * 1.0), np.asarray(dy, np.float64)
-        return np.where(slope == 0, 0.0, slope * dy) if kind == "relu" else slope * dy
+        x, dy = np.asarray(x, np.float64) * 1.0, np.asarray(dy, np.float64)
+        if kind in _GATES:
+            a, b = np.split(x, 2, axis=-1)
+            act = _GATES[kind]
+            return np.concatenate([activation_vjp(a, dy * b, act), _overflowing(activation(a, act)) * dy], axis=-1)
+        slope = _KINDS[kind][1](x)
+        return np.where(slope == 0, 0.0, slope * dy) if kind in _BLOCKING else slope * dy

@@ -1,4 +1,4 @@
-"""The exact scale layout: one byte at a time by the offset formula."""
+"""The exact scale layout: one scale at a time by the formula."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from nvfp.dtypes.scale_layout import tile_offset, tiles128x4_size
 
 def scale_layout(
     scale: npt.ArrayLike, layout: str, *, inverse_shape: tuple[int, int] | None = None
-) -> npt.NDArray[np.uint8]:
+) -> npt.NDArray[np.uint8] | npt.NDArray[np.float32]:
     """The bytes that `kernels.scale_layout.scale_layout` must give."""
+    if layout == "k_major128":
+        rows, columns = np.shape(scale)
+        laid = np.zeros((columns, -(-rows // 4) * 4), np.float32)
+        for r, c in np.ndindex(rows, columns):
+            laid[c, r] = np.asarray(scale)[r, c]
+        return laid
     source = np.asarray(scale, np.uint8)
     if layout == "plain":
         assert inverse_shape is not None

@@ -8,6 +8,7 @@ RECIPES: dict[str, recipes.Recipe | None] = {
     "bf16": None,
     "fp8": recipes.DelayedScaling(amax_history_len=4),
     "fp8-current": recipes.Float8CurrentScaling(),
+    "fp8-block": recipes.Float8BlockScaling(),
     "mxfp8": recipes.MXFP8BlockScaling(),
     "nvfp4": recipes.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True),
 }

@@ -20,7 +20,7 @@ def layer(weight: Any = None, **kwargs: Any) -> nf.nn.Linear:
 
 
 def forward_scale(module: nf.nn.Linear) -> float:
-    return float(to_numpy(module._states["forward"].scale)[0])
+    return float(to_numpy(module._site.states["forward"].scale)[0])
 
 
 def run(module: nf.nn.Linear, recipe: recipes.Recipe, amax: float) -> nf.Array:
@@ -77,11 +77,11 @@ def test_backward_inside_the_context_ends_a_step(device: Any) -> None:
     with nf.autocast(enabled=True, recipe=recipe):
         module(x).sum().backward()
         assert forward_scale(module) == 56
-        assert float(to_numpy(module._states["backward"].scale)[0]) == 57344
+        assert float(to_numpy(module._site.states["backward"].scale)[0]) == 57344
         module(x).sum().backward()
-        history = to_numpy(module._states["forward"].amax_history)[:, 0]
+        history = to_numpy(module._site.states["forward"].amax_history)[:, 0]
         assert history.tolist() == [0, 0, 8, 8]
-    assert to_numpy(module._states["forward"].amax_history)[:, 0].tolist() == [0, 0, 8, 8]  # the exit adds no step
+    assert to_numpy(module._site.states["forward"].amax_history)[:, 0].tolist() == [0, 0, 8, 8]  # the exit adds no step
 
 
 def test_value_and_grad_inside_the_context_ends_a_step(device: Any) -> None:
@@ -96,7 +96,7 @@ def test_value_and_grad_inside_the_context_ends_a_step(device: Any) -> None:
         for amax in (8.0, 4.0):
             nf.value_and_grad(loss, argnums=(0, 1))(params, nf.asarray(np.full((1, 1), amax, np.float32)))
     for which, newest in (("forward", [0, 0, 8, 4]), ("backward", [0, 0, 1, 1])):
-        assert to_numpy(module._states[which].amax_history)[:, 0].tolist() == newest
+        assert to_numpy(module._site.states[which].amax_history)[:, 0].tolist() == newest
 
 
 def test_backward_outside_ends_the_gradient_step_once(device: Any) -> None:
@@ -106,8 +106,8 @@ def test_backward_outside_ends_the_gradient_step_once(device: Any) -> None:
     with nf.autocast(enabled=True, recipe=recipes.DelayedScaling(amax_history_len=3)):
         y = module(x)
     y.backward(nf.asarray(np.full((1, 1), 4.0, np.float32)))
-    assert to_numpy(module._states["backward"].amax_history)[:, 0].tolist() == [0, 0, 4]
-    assert to_numpy(module._states["forward"].amax_history)[:, 0].tolist() == [0, 2, 2]
+    assert to_numpy(module._site.states["backward"].amax_history)[:, 0].tolist() == [0, 0, 4]
+    assert to_numpy(module._site.states["forward"].amax_history)[:, 0].tolist() == [0, 2, 2]
 
 
 def test_an_exception_records_nothing(device: Any) -> None:
@@ -161,10 +161,10 @@ def test_recipe_changed_in_mid_training(device: Any) -> None:
     for v in (8.0, 4.0, 2.0):
         run(module, e4m3, v)
     run(module, recipes.DelayedScaling(fp8_format=recipes.Format.E4M3, amax_history_len=3), 1.0)
-    assert to_numpy(module._states["forward"].amax_history)[:, 0].tolist() == [0, 2, 1]
+    assert to_numpy(module._site.states["forward"].amax_history)[:, 0].tolist() == [0, 2, 1]
     assert forward_scale(module) == 112
     run(module, recipes.DelayedScaling(fp8_format=recipes.Format.E4M3, amax_history_len=6), 1.0)
-    assert to_numpy(module._states["forward"].amax_history)[:, 0].tolist() == [0, 0, 0, 2, 1, 1]
+    assert to_numpy(module._site.states["forward"].amax_history)[:, 0].tolist() == [0, 0, 0, 2, 1, 1]
 
 
 def test_loading_writes_scaling_state_in_place(device: Any) -> None:
@@ -172,12 +172,12 @@ def test_loading_writes_scaling_state_in_place(device: Any) -> None:
     module, other = layer(), layer()
     run(module, recipe, 8.0)
     run(other, recipe, 2.0)
-    state = module._states["forward"]
+    state = module._site.states["forward"]
     arrays = (state.scale, state.amax_history)
     module.load_state_dict({k: np.array(v) for k, v in other.state_dict().items()})
-    assert module._states["forward"] is state
+    assert module._site.states["forward"] is state
     assert state.scale is arrays[0] and state.amax_history is arrays[1]
-    assert to_numpy(state.scale).tolist() == to_numpy(other._states["forward"].scale).tolist()
+    assert to_numpy(state.scale).tolist() == to_numpy(other._site.states["forward"].scale).tolist()
     run(module, recipe, 1.0)
     run(other, recipe, 1.0)
     assert forward_scale(module) == forward_scale(other)

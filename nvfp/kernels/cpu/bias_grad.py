@@ -8,17 +8,9 @@ import numpy as np
 
 from nvfp.kernels.bias_grad import LANES, chunk_rows
 from nvfp.kernels.cpu._halves import narrow, widen
-from nvfp.kernels.cpu._njit import njit
 from nvfp.kernels.cpu._pool import run_chunks
+from nvfp.kernels.cpu._rows import add_rows
 from nvfp.kernels.cpu._tiles import GRAIN, TILE
-
-
-@njit
-def _add_rows(x: np.ndarray, total: np.ndarray) -> None:
-    for m in range(x.shape[0]):
-        row = x[m]
-        for n in range(total.size):
-            total[n] += row[n]
 
 
 def bias_grad(dy: Any, *, dtype: np.dtype | None = None, out: Any | None = None) -> Any:
@@ -35,13 +27,13 @@ def bias_grad(dy: Any, *, dtype: np.dtype | None = None, out: Any | None = None)
         for k in range(first, last):
             end = min((k + 1) * chunk, rows)
             for m in range(k * chunk, end, step):
-                _add_rows(widen(dy[m : min(m + step, end)]), partial[k])
+                add_rows(widen(dy[m : min(m + step, end)]), partial[k])
 
     run_chunks(work, len(partial), max(1, GRAIN // (chunk * columns)))
     lanes = np.zeros((LANES, columns), np.float32)
     for k in range(len(partial)):
-        _add_rows(partial[k : k + 1], lanes[k % LANES])
+        add_rows(partial[k : k + 1], lanes[k % LANES])
     total = lanes[0]
-    _add_rows(lanes[1:], total)
+    add_rows(lanes[1:], total)
     narrow(total, db)
     return db

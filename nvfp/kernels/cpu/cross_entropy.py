@@ -9,47 +9,12 @@ import numpy as np
 
 from nvfp.kernels.cpu._exp import exp32
 from nvfp.kernels.cpu._halves import narrow, widen
-from nvfp.kernels.cpu._njit import bits_float, float_bits, inline, njit
+from nvfp.kernels.cpu._njit import njit
 from nvfp.kernels.cpu._pool import run_chunks
+from nvfp.kernels.cpu._rows import row_max, row_sum
 from nvfp.kernels.cpu._tiles import GRAIN, TILE
 
-_LANES = 8  # independent float64 sums, so that the additions overlap and vectorize
 _FLOAT32 = np.dtype(np.float32)
-
-
-@inline
-def _ordered(x: np.float32) -> np.int32:
-    """An integer that is ordered as the float is (NaN above inf), and its own inverse."""
-    b = np.int32(float_bits(x))
-    return np.int32(b ^ ((b >> np.int32(31)) & np.int32(0x7FFFFFFF)))
-
-
-@inline
-def _row_max(row: np.ndarray) -> np.float32:
-    top = np.int32(-2147483648)
-    for v in range(row.size):  # integer maxima vectorize, float ones do not
-        key = _ordered(row[v])
-        top = key if key > top else top
-    x: np.float32 = bits_float(np.uint32(top ^ ((top >> np.int32(31)) & np.int32(0x7FFFFFFF))))
-    return x
-
-
-@inline
-def _sum(values: np.ndarray, n: int) -> float:
-    """The sum of values[:n] in float64, over `_LANES` lanes; values[n:] up to whole lanes are zeroed."""
-    whole = -(-n // 8) * 8
-    values[n:whole] = np.float32(0)
-    a = b = c = d = e = f = g = h = 0.0
-    for i in range(0, whole, 8):
-        a += values[i]
-        b += values[i + 1]
-        c += values[i + 2]
-        d += values[i + 3]
-        e += values[i + 4]
-        f += values[i + 5]
-        g += values[i + 6]
-        h += values[i + 7]
-    return ((a + b) + (c + d)) + ((e + f) + (g + h))
 
 
 @njit
@@ -57,26 +22,26 @@ def _rows(
     logits: np.ndarray, targets: np.ndarray, ignore: int, smoothing: float, loss: np.ndarray, lse: np.ndarray
 ) -> None:
     vocabulary = logits.shape[1]
-    scratch = np.empty(vocabulary + 8, np.float32)
+    scratch = np.empty(vocabulary, np.float32)
     for t in range(targets.size):
         target = targets[t]
         if target == ignore:
             loss[t] = lse[t] = np.float32(0)
             continue
         row = logits[t]
-        top = _row_max(row)
+        top = row_max(row)
         if top == np.float32(-np.inf):
             loss[t] = np.float32(np.nan)
             lse[t] = top
             continue
         for v in range(vocabulary):
             scratch[v] = exp32(row[v] - top)
-        log_sum = math.log(_sum(scratch, vocabulary))
+        log_sum = math.log(row_sum(scratch))
         nll = (float(top) - float(row[target])) + log_sum
         if smoothing > 0.0:
             for v in range(vocabulary):
                 scratch[v] = top - row[v]
-            nll = (1.0 - smoothing) * nll + smoothing * (_sum(scratch, vocabulary) / vocabulary + log_sum)
+            nll = (1.0 - smoothing) * nll + smoothing * (row_sum(scratch) / vocabulary + log_sum)
         loss[t] = np.float32(nll)
         lse[t] = np.float32(float(top) + log_sum)
 

@@ -17,6 +17,7 @@ import numpy as np
 from nvfp.dtypes import scales as exact
 from nvfp.dtypes.codec import Overflow
 from nvfp.dtypes.formats import QuantDType
+from nvfp.dtypes.scale_layout import to_k_major128
 from nvfp.kernels._check import Words
 from nvfp.kernels.cpu._amax import amax_bits
 from nvfp.kernels.cpu._blocks import (
@@ -73,7 +74,8 @@ def quantize(
         if word is not None:
             np.fmax(word, taken, out=word)
     if scale_layout != "plain":
-        return _tiled(row_side), _tiled(col_side)
+        laid = _tiled if scale_layout == "tiles128x4" else _k_major
+        return laid(row_side), laid(col_side)
     return row_side, col_side
 
 
@@ -207,3 +209,13 @@ def _tiled(side: Operand | None) -> Operand | None:
     rows = np.repeat(side.scale, across, axis=0)[: side.stored_shape[0]]
     tiles = tile_scales(rows, "tiles128x4", inverse_shape=None, out=None)
     return dataclasses.replace(side, scale=tiles, scale_layout="tiles128x4")
+
+
+def _k_major(side: Operand | None) -> Operand | None:
+    """The side with its float32 scales along K."""
+    if side is None:
+        return None
+    square = (side.format.block_shape or (1, 1))[0] > 1
+    return dataclasses.replace(
+        side, scale=to_k_major128(side.scale.T if square else side.scale), scale_layout="k_major128"
+    )

@@ -6,12 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from nvfp.dtypes.scale_layout import from_tiles128x4, to_tiles128x4
+from nvfp.dtypes.scale_layout import from_tiles128x4, to_k_major128, to_tiles128x4
 
 
 def scale_layout(scale: Any, layout: str, *, inverse_shape: tuple[int, int] | None, out: Any | None) -> Any:
     """See `nvfp.kernels.scale_layout.scale_layout`."""
-    moved = to_tiles128x4(scale) if inverse_shape is None else from_tiles128x4(scale, inverse_shape)
+    moved: np.ndarray
+    if layout == "k_major128":
+        moved = to_k_major128(scale)
+    else:
+        moved = to_tiles128x4(scale) if inverse_shape is None else from_tiles128x4(scale, inverse_shape)
     if out is None:
         return moved
     np.copyto(out, moved)

@@ -28,8 +28,12 @@ class CacheStats:
     capacity: int
 
 
-def capacity() -> int:
-    """Return the bound that NVFP_GEMM_CACHE sets.
+def capacity(switch: str = "NVFP_GEMM_CACHE", op: str = "gemm") -> int:
+    """Return the bound that a switch sets.
+
+    Args:
+        switch: its name.
+        op: what the message names.
 
     Raises:
         ArgumentError: it is not a positive integer.
@@ -38,9 +42,9 @@ def capacity() -> int:
         >>> capacity()
         256
     """
-    text = config.get("NVFP_GEMM_CACHE")
+    text = config.get(switch)
     if not text.isdecimal() or int(text) < 1:
-        raise ArgumentError(message("gemm", "NVFP_GEMM_CACHE as a positive integer", repr(text), "set e.g. 256"))
+        raise ArgumentError(message(op, f"{switch} as a positive integer", repr(text), "set e.g. 256"))
     return int(text)
 
 
@@ -49,7 +53,9 @@ class LRU(Generic[K, V]):
 
     Args:
         name: what is kept, for the warning.
-        size: the bound; by default what NVFP_GEMM_CACHE says when the cache is made.
+        size: the bound; by default what ``switch`` says when the cache is made.
+        op: the operation that the warning names.
+        switch: the name of the switch that raises the bound.
 
     Example:
         >>> cache = LRU[str, int]("numbers", 1)
@@ -57,9 +63,11 @@ class LRU(Generic[K, V]):
         (1, 1, 1)
     """
 
-    def __init__(self, name: str, size: int | None = None) -> None:
-        self.name = name
-        self.capacity = capacity() if size is None else size
+    def __init__(
+        self, name: str, size: int | None = None, *, op: str = "gemm", switch: str = "NVFP_GEMM_CACHE"
+    ) -> None:
+        self.name, self.op, self.switch = name, op, switch
+        self.capacity = capacity(switch, op) if size is None else size
         self._entries: OrderedDict[K, V] = OrderedDict()
         self._dropped: OrderedDict[K, None] = OrderedDict()  # the last keys to go: asked for again, they tell thrashing
         self._lock = threading.Lock()
@@ -95,7 +103,7 @@ class LRU(Generic[K, V]):
             self._warned = self._warned or warn
         if warn:
             got = f"{self._reloads} made again after they had been dropped"
-            text = message("gemm", f"{self.name} to fit the cache", got, "raise NVFP_GEMM_CACHE")
+            text = message(self.op, f"{self.name} to fit the cache", got, f"raise {self.switch}")
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         return kept
 

@@ -24,11 +24,12 @@ from nvfp.kernels.cublaslt.layout import (
 from nvfp.kernels.cublaslt.problem import Matrix
 from nvfp.kernels.cuda._memory import address
 from nvfp.kernels.cuda._xp import cp
-from nvfp.kernels.dequantize import dequantize
+from nvfp.kernels.dequantize import dequantize, plain_scales
 from nvfp.kernels.operand import Operand
+from nvfp.kernels.scale_layout import scale_layout
 from nvfp.kernels.transpose import transpose
 
-UINT8 = np.dtype(np.uint8)
+UINT8, FLOAT32 = np.dtype(np.uint8), np.dtype(np.float32)
 UNIT = 16  # bytes to which FP8 addresses, leading dimensions and inner lengths must be aligned
 
 
@@ -112,6 +113,39 @@ def codes_feed(x: Operand, left: bool, rows: int) -> Feed:
     return _fresh(make, UINT8, (*batch, rows, kp), not left, name)
 
 
+def blocks_fit(x: Any, left: bool) -> bool:
+    """Whether tensor cores can read the scales of an Operand: one per tensor, or of a matrix blocked along K."""
+    if type(x) is not Operand or x.format.block is None:
+        return True
+    return len(x.shape) == 2 and (x.format.square or x.axis == (1 if left else 0))
+
+
+def block_scales(x: Operand, *, left: bool, rows: int, square: bool) -> Any:
+    """Return the float32 scales of a matrix in 128-value blocks as cuBLASLt reads them: the operand's own, or a copy.
+
+    Args:
+        x: blocks along K (1 x 128) or 128 x 128.
+        left: whether it is the left operand.
+        rows: of the product: rows of x, columns of w, padding included.
+        square: whether its blocks are 128 x 128.
+
+    Returns:
+        1 x 128: [ceil(K / 128), rows]. 128 x 128: [ceil(rows / 128), ceil(K / 128) rounded up to 4]. What lies beyond
+        the operand is 0.
+    """
+    scale, k_stored_last = x.scale, x.transposed != left
+    ready = x.scale_layout == "k_major128" and k_stored_last and (square or scale.shape[1] == rows)
+    if ready and not address(scale) % UNIT:
+        return scale
+    matrix = plain_scales(x).scale
+    matrix = matrix if k_stored_last != square else matrix.T
+    if square or round_up(matrix.shape[0], 4) == rows:
+        return scale_layout(matrix, "k_major128")
+    filled = cp.zeros((matrix.shape[1], rows), FLOAT32)
+    cast(matrix.T, FLOAT32, out=filled[:, : matrix.shape[0]])
+    return filled
+
+
 def _fresh(
     make: Callable[[Any], Any], dtype: np.dtype, stored: Ints, transposed: bool, name: str | None = None
 ) -> Feed:
@@ -153,6 +187,7 @@ def operand_key(x: Any) -> tuple[tuple[Any, ...], int]:
             x.shape,
             codes.strides,
             id(x.format),
+            x.axis,
             x.transposed,
             x.padded_rows,
             alignment(at),

@@ -35,6 +35,9 @@ class Plan:
         self._local = threading.local()
         self._a, self._b, self._d = (binding.Layout(*layout) for layout in problem.layouts())
         alignments = (problem.w.align, problem.x.align, problem.y.align)
+        for pointer in problem.block_scales():
+            # The heuristics refuse block modes without pointers; any aligned one will do (seen on an H200).
+            self._descriptor().point(pointer, self._state.constant("float32", False))
         try:
             self._result = binding.first_algorithm(
                 self._state.handle,

@@ -102,6 +102,11 @@ class GemmProblem:
                 found.append((attribute, tm.SCALE_MODE[side.scale]))
         return tuple(found)
 
+    def block_scales(self) -> tuple[tm.Attribute, ...]:
+        """Return the pointer attributes of the operands whose scales serve blocks."""
+        sides = ((tm.A_SCALE_POINTER, self.w), (tm.B_SCALE_POINTER, self.x))
+        return tuple(pointer for pointer, side in sides if side.scale is not None and tm.SCALE_MODE[side.scale])
+
     @property
     def compute_types(self) -> tuple[int, int]:
         """cublasComputeType_t and the cudaDataType_t of alpha and beta."""

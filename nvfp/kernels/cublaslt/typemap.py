@@ -9,6 +9,7 @@ Source: library_types.h, cublas_api.h and cublasLt.h of CUDA 13; cuBLAS document
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import ml_dtypes
@@ -45,6 +46,12 @@ OUTPUTS: dict[str, tuple[str, ...]] = {  # what D may be, by the type of A and B
     "float8_e4m3fn": ("bfloat16", "float16", "float32"),
     "float8_e5m2": ("bfloat16", "float16", "float32"),
     "float4_e2m1fn": ("bfloat16", "float16", "float32"),
+}
+NATIVE_PAIRS = {  # scale modes of the left and right operand that nvfp hands to cuBLASLt
+    ("SCALAR_32F", "SCALAR_32F"),
+    ("VEC128_32F", "VEC128_32F"),
+    ("VEC128_32F", "BLK128x128_32F"),
+    ("BLK128x128_32F", "VEC128_32F"),
 }
 OP_N, OP_T = 0, 1
 EPILOGUE_DEFAULT, EPILOGUE_BIAS = 1, 4
@@ -90,29 +97,33 @@ class Route:
     """How two operands are multiplied.
 
     Attributes:
-        mode: the cuBLASLt mode that takes both as they are; None when they are expanded.
-        dtype: the dense dtype both are expanded or cast to; None when ``mode`` is set.
+        modes: the cuBLASLt modes that take left and right operand as they are; None when they are expanded.
+        dtype: the dense dtype both are expanded or cast to; None when ``modes`` is set.
     """
 
-    mode: GemmMode | None
+    modes: tuple[GemmMode, GemmMode] | None
     dtype: np.dtype | None
 
     def __str__(self) -> str:
-        return f"native {self.mode.name}" if self.mode is not None else f"as {self.dtype}"
+        if self.modes is None:
+            return f"as {self.dtype}"
+        left, right = (mode.name for mode in self.modes)
+        return f"native {left}" if left == right else f"native {left} x {right}"
 
 
-def native_fp8(a: Kind, b: Kind) -> bool:
-    """Whether both are FP8 with one float32 scale per tensor, in a pair that tensor cores multiply (not e5m2 x e5m2).
+@lru_cache(maxsize=256)
+def native_fp8(a: Kind, b: Kind) -> tuple[GemmMode, GemmMode] | None:
+    """Return the modes of two FP8 operands with float32 scales that tensor cores of some chip multiply, or None.
 
+    Pairs: per tensor with per tensor; 1 x 128 blocks with 1 x 128 or 128 x 128. Not e5m2 with e5m2.
     The rule knows no chip: it decides the dtype of the bias, which must not differ between devices.
     """
-    if isinstance(a, np.dtype) or isinstance(b, np.dtype):
-        return False
-    if a.element.exponent_bits == b.element.exponent_bits == 5:
-        return False
-    return all(
-        f.block is None and f.scale.bits == 32 and f.element.bits == 8 and f.element.name in DATA_TYPE for f in (a, b)
-    )
+    if isinstance(a, np.dtype) or isinstance(b, np.dtype) or a.element.exponent_bits == b.element.exponent_bits == 5:
+        return None
+    left, right = gemm_mode(a), gemm_mode(b)
+    if left is None or right is None or not (left.run and right.run):
+        return None
+    return (left, right) if (left.name, right.name) in NATIVE_PAIRS else None
 
 
 def bias_dtype(a: Kind, b: Kind, result: np.dtype, exact: bool = False) -> np.dtype:
@@ -174,10 +185,9 @@ def route(a: Kind, b: Kind, compute: Compute, *, exact: bool = False, wide: bool
         >>> [str(route(fmt, FLOAT16, (9, 0))) for fmt in (formats.nvfp4, formats.mxfp8)]
         ['as float16', 'as float32']
     """
-    if native and not exact and not wide and native_fp8(a, b):
-        mode = gemm_mode(a) if isinstance(a, QuantDType) else None
-        if mode is not None and mode.run and mode.on(compute):
-            return Route(mode, None)
+    modes = native_fp8(a, b) if native and not exact and not wide else None
+    if modes is not None and all(mode.on(compute) for mode in modes):
+        return Route(modes, None)
     quantized = isinstance(a, QuantDType) or isinstance(b, QuantDType)
     narrow = () if exact and quantized else (BFLOAT16, FLOAT16)
     candidates = (FLOAT64,) if wide else (*narrow, FLOAT32, FLOAT64)

@@ -11,8 +11,8 @@ from nvfp.dtypes.formats import QuantDType
 from nvfp.kernels.cuda._launch import grid_for, launch
 from nvfp.kernels.cuda._layout import Cube, blocked_cube, element_strides
 from nvfp.kernels.cuda._loader import Defines, kernel
-from nvfp.kernels.cuda._quantize_plan import FLOAT32, UINT8, Job, Side, SidePlan, quantize_defines
-from nvfp.kernels.cuda._tiles import write_tiles
+from nvfp.kernels.cuda._quantize_plan import FLOAT32, Job, Side, SidePlan, quantize_defines
+from nvfp.kernels.cuda._tiles import write_k_major, write_tiles
 from nvfp.kernels.cuda._xp import cp
 from nvfp.kernels.operand import scale_shape
 
@@ -50,8 +50,8 @@ def launch_generic(job: Job, sides: list[tuple[Side, View]]) -> None:
         source = (job.x, *at, *blocks)
         amax = side.amax if job.amax is None else job.amax
         scale = side.scale
-        if job.tiles:
-            scale = cp.empty(scale_shape(job.fmt, side.plan.stored, side.plan.axis), UINT8)
+        if job.layout != "plain":
+            scale = cp.empty(scale_shape(job.fmt, side.plan.stored, side.plan.axis), side.plan.scale_dtype)
         if job.fmt.block is not None or index == 0:
             count = math.prod(scale.shape)
             if job.fmt.block is None or job.fmt.scale_family == "float32":
@@ -64,7 +64,9 @@ def launch_generic(job: Job, sides: list[tuple[Side, View]]) -> None:
         args = (*source, side.codes, pitch, allocated, scale, multipliers, amax, job.raw, side.given)
         grid = grid_for(pitch * allocated, THREADS)
         launch(kernel("quantize.cu", "quantize_codes", macros), grid, (THREADS,), args)
-        if job.tiles:
-            across = (job.fmt.block_shape or (1, 1))[0]
+        across = (job.fmt.block_shape or (1, 1))[0]
+        if job.layout == "tiles128x4":
             rows = side.plan.stored[0] if across > 1 else scale.shape[0]
             write_tiles(scale, side.scale, rows, repeat=across)
+        elif job.layout == "k_major128":
+            write_k_major(scale.T if across > 1 else scale, side.scale)

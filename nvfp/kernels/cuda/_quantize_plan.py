@@ -15,7 +15,7 @@ import numpy as np
 
 from nvfp.dtypes import elements as el
 from nvfp.dtypes.formats import QuantDType
-from nvfp.dtypes.scale_layout import tiles128x4_size
+from nvfp.dtypes.scale_layout import k_major128_shape, tiles128x4_size
 from nvfp.kernels.cuda._constants import format_defines
 from nvfp.kernels.cuda._loader import Defines
 from nvfp.kernels.cuda._memory import Slab
@@ -48,6 +48,7 @@ class SidePlan:
         scale_dtype: its dtype.
         scale_at: offset in the slab.
         scale_bytes: its size.
+        scale_gaps: whether the layout pads it.
         tensor_scale_at: offset of the tensor scale word, or None.
     """
 
@@ -64,6 +65,7 @@ class SidePlan:
     scale_dtype: np.dtype
     scale_at: int
     scale_bytes: int
+    scale_gaps: bool
     tensor_scale_at: int | None
 
 
@@ -74,14 +76,14 @@ class Plan:
     Attributes:
         row: the row side, or None.
         col: the column side, or None.
-        tiled: whether block scales are in the tiled layout.
+        layout: of the block scales.
         word_at: offset of a word for a maximum that the call itself takes.
         size: bytes of the slab.
     """
 
     row: SidePlan | None
     col: SidePlan | None
-    tiled: bool
+    layout: ScaleLayout
     word_at: int
     size: int
 
@@ -96,7 +98,7 @@ def plan(fmt: QuantDType, shape: tuple[int, ...], axis: int, row: bool, col: boo
         _side(slab, fmt, shape[::-1] if transposed else shape, axis, transposed, layout, shared) if wanted else None
         for wanted, transposed in ((row, False), (col, True))
     ]
-    return Plan(sides[0], sides[1], layout == "tiles128x4", word, slab.size)
+    return Plan(sides[0], sides[1], layout, word, slab.size)
 
 
 def _side(
@@ -119,17 +121,20 @@ def _side(
         pitch, allocated = (-(-n // GEMM_ALIGNMENT) * GEMM_ALIGNMENT for n in (length, lines))
     strides = None if pitch == length else (*(math.prod(codes[i + 1 : -1]) * pitch for i in range(ndim - 1)), 1)
     scale = scale_shape(fmt, stored, axis)
-    dtype = FLOAT32 if fmt.scale_family == "float32" else UINT8
+    dtype, scales = FLOAT32 if fmt.scale_family == "float32" else UINT8, math.prod(scale)
     if layout == "tiles128x4":
         across = (fmt.block_shape or (1, 1))[0]
         rows = stored[0] if across > 1 else scale[0]  # square blocks: a scale for each of its rows
         scale = (tiles128x4_size((rows, scale[1])),)
+    elif layout == "k_major128":
+        scale = k_major128_shape(scale, square=(fmt.block_shape or (1, 1))[0] > 1)
     nbytes = math.prod(scale) * dtype.itemsize
     return SidePlan(
         stored=stored, axis=axis, transposed=transposed, codes=codes, strides=strides, pitch=pitch,
         allocated=allocated, padded_rows=allocated if (pitch, allocated) != (length, lines) else 0,
         codes_at=slab.reserve(pitch * allocated), scale=scale, scale_dtype=dtype,
         scale_at=slab.reserve(nbytes) if shared is None else shared, scale_bytes=nbytes,
+        scale_gaps=math.prod(scale) > scales,
         tensor_scale_at=slab.reserve(WORD) if fmt.tensor_scale else None,
     )  # fmt: skip
 
@@ -164,7 +169,7 @@ class Job:
         fmt: row.
         saturate: overflow="saturate".
         epsilon: least amax of float32 scales.
-        tiles: scale_layout="tiles128x4".
+        layout: of the block scales.
         multiplier: the given multiplier of a per-tensor format.
         amax: the amax of a per-tensor format.
         raw: the largest bits in ``x``, where non-finite input makes the tensor a NaN block.
@@ -174,7 +179,7 @@ class Job:
     fmt: QuantDType
     saturate: bool
     epsilon: float
-    tiles: bool
+    layout: ScaleLayout
     multiplier: Any | None = None
     amax: Any | None = None
     raw: Any | None = None

@@ -22,11 +22,13 @@ from nvfp.kernels.cuda._quantize_plan import (
     SidePlan,
     quantize_defines,
 )
+from nvfp.kernels.operand import ScaleLayout
 
 THREADS = 256
-TILE, WIDE_TILE = (64, 64), (16, 256)  # rows, columns; the wide one makes row copies alone
+TILE, WIDE_TILE, TILE_128 = (64, 64), (16, 256), (128, 128)  # rows, columns; the wide one makes row copies alone
 BLOCKS, WIDE_BLOCKS = (16, 32, 64), (16, 32, 64, 128, 256)
-Variant = Literal["tensor", "block1d", "block2d"]
+Variant = Literal["tensor", "block1d", "block2d", "block128"]
+LAYOUTS: dict[ScaleLayout, int] = {"plain": 0, "tiles128x4": 1, "k_major128": 2}  # as quantize_tile.cuh has them
 Layout = tuple[Any, ...]  # pitch, allocated rows, and whether 16 codes can be stored at once
 
 
@@ -73,7 +75,7 @@ class TileCall:
         if self.variant == "tensor":
             word = job.amax if job.multiplier is None else job.multiplier
             args = (*source, *rows, *cols, word, epsilon, side.scale, *recorded)
-        elif self.variant == "block1d":
+        elif self.variant in ("block1d", "block128"):
             args = (*source, *rows, *_words(row), *cols, *_words(col), epsilon, overflow)
         else:
             args = (*source, *rows, *_scale(row), *cols, *_scale(col), side.amax, side.given, epsilon, overflow)
@@ -112,12 +114,13 @@ def tile_call(
     variant = _variant(fmt, len(shape), side.axis, transposes=col is not None)
     if variant is None:
         return None
-    rows, columns = WIDE_TILE if col is None and variant != "block2d" else TILE
+    wide = col is None and variant != "block2d"
+    rows, columns = TILE_128 if variant == "block128" else WIDE_TILE if wide else TILE
     tiles = -(-matrix.rows // rows) * -(-matrix.columns // columns)
     if tiles >= 2**31:
         return None
     whole = np.int32(aligned and matrix.row_stride * dtype.itemsize % 16 == 0)
-    macros = defines(variant, fmt, dtype, saturate, row is not None, col is not None, given, where.tiled)
+    macros = defines(variant, fmt, dtype, saturate, row is not None, col is not None, given, where.layout)
     return TileCall(
         variant, swapped, kernel(f"quantize_{variant}.cu", f"quantize_{variant}", macros), (max(tiles, 1),),
         (matrix.rows, matrix.columns, matrix.row_stride, whole), _layout(row), _layout(col),
@@ -143,20 +146,30 @@ def _variant(fmt: QuantDType, ndim: int, axis: int, *, transposes: bool) -> Vari
     if fmt.block_shape is None:
         return "tensor" if fmt.scale_family == "float32" and fmt.nonfinite == "saturate" else None
     across, along = fmt.block_shape
+    if along == 128 and ndim == 2 and not fmt.element.packed and (across == 128 or (across == 1 and transposes)):
+        return "block128"
     if across == 1:
         return "block1d" if along in (BLOCKS if transposes else WIDE_BLOCKS) else None
     return "block2d" if across == along and along in BLOCKS and ndim == 2 else None
 
 
 def defines(
-    variant: Variant, fmt: QuantDType, dtype: np.dtype, saturate: bool, row: bool, col: bool, given: bool, tiled: bool
+    variant: Variant,
+    fmt: QuantDType,
+    dtype: np.dtype,
+    saturate: bool,
+    row: bool,
+    col: bool,
+    given: bool,
+    layout: ScaleLayout,
 ) -> Defines:
     """Return the macros of a tile variant that makes these copies."""
     sides = (("ROW", int(row)), ("COL", int(col)))
     if variant == "tensor":
         return quantize_defines(dtype, fmt, saturate, *sides, ("GIVEN", int(given)))
-    block = (fmt.block_shape or (0, 0))[1]
-    return quantize_defines(dtype, fmt, saturate, *sides, ("BLOCK", block), ("TILES", int(tiled)))
+    across, along = fmt.block_shape or (0, 0)
+    block = ("SQUARE", int(across > 1)) if variant == "block128" else ("BLOCK", along)
+    return quantize_defines(dtype, fmt, saturate, *sides, block, ("LAYOUT", LAYOUTS[layout]))
 
 
 def _layout(side: SidePlan | None) -> Layout:

@@ -1,4 +1,4 @@
-"""Block scales into the tiled layout, shared by `scale_layout` and `quantize`."""
+"""Block scales into the layouts of tensor cores, shared by `scale_layout`, `quantize` and `gemm`."""
 
 from __future__ import annotations
 
@@ -24,3 +24,15 @@ def write_tiles(scale: Any, tiles: Any, rows: int, *, repeat: int = 1) -> None:
     strides = (*element_strides(scale), repeat, *element_strides(tiles))
     args = (scale, tiles, rows, scale.shape[1], *strides, n)
     launch(kernel("scale_layout.cu", "scale_to_tiles"), grid_for(n, THREADS), (THREADS,), args)
+
+
+def write_k_major(scale: Any, out: Any) -> None:
+    """Write the matrix ``scale`` transposed into ``out``, zeros beside it.
+
+    Args:
+        scale: float32 [rows, columns], any strides.
+        out: float32 [columns, at least rows], any strides.
+    """
+    columns, length = out.shape
+    args = (scale, out, scale.shape[0], columns, length, *element_strides(scale), *element_strides(out))
+    launch(kernel("scale_layout.cu", "scale_to_k_major"), grid_for(columns * length, THREADS), (THREADS,), args)

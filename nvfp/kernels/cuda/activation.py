@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from nvfp.kernels.activation import KINDS
-from nvfp.kernels.cuda._dense import BFLOAT16
+from nvfp.kernels.cuda._dense import BFLOAT16, row_vector
 from nvfp.kernels.cuda._launch import grid_for, launch
 from nvfp.kernels.cuda._loader import Defines, Instance, kernel
 from nvfp.kernels.cuda._memory import aligned
 from nvfp.kernels.cuda._types import ctype
 from nvfp.kernels.cuda._xp import cp
 
-_SOURCE = "activation.cu"
-_THREADS = 256  # = activation.cu's THREADS
+_SOURCE, _GATED = "activation.cu", "activation_gated.cu"
+_THREADS = 256  # = THREADS of both
 
 
 def _defines(dtype: np.dtype, kind: str) -> Defines:
@@ -33,16 +33,39 @@ def _run(name: str, kind: str, arrays: tuple[Any, ...]) -> Any:
     return y
 
 
+def _run_gated(name: str, kind: str, arrays: tuple[Any, ...], pairs: int, half: int) -> Any:
+    """Launch over ``pairs`` (first, second) elements in rows of ``half``; the last array is written and returned."""
+    y = arrays[-1]
+    if pairs:
+        width = row_vector(half, y.dtype.itemsize, *arrays)
+        vectors = pairs // width if width > 1 else 0
+        args = (*arrays, np.int64(pairs), np.int64(vectors), np.int64(half))
+        grid = grid_for(vectors or pairs, _THREADS)
+        launch(kernel(_GATED, name, _defines(y.dtype, kind)), grid, (_THREADS,), args)
+    return y
+
+
 def activation(x: Any, kind: str = "gelu", *, out: Any | None = None) -> Any:
     """See `nvfp.kernels.activation.activation`."""
-    return _run("activation", kind, (x, cp.empty(x.shape, x.dtype) if out is None else out))
+    if not KINDS[kind].gated:
+        return _run("activation", kind, (x, cp.empty(x.shape, x.dtype) if out is None else out))
+    half = x.shape[-1] // 2
+    y = cp.empty((*x.shape[:-1], half), x.dtype) if out is None else out
+    return _run_gated("activation_gated", kind, (x, y), y.size, half)
 
 
 def activation_vjp(x: Any, dy: Any, kind: str = "gelu", *, out: Any | None = None) -> Any:
     """See `nvfp.kernels.activation.activation_vjp`."""
-    return _run("activation_vjp", kind, (x, dy, cp.empty(x.shape, x.dtype) if out is None else out))
+    dx = cp.empty(x.shape, x.dtype) if out is None else out
+    if not KINDS[kind].gated:
+        return _run("activation_vjp", kind, (x, dy, dx))
+    return _run_gated("activation_gated_vjp", kind, (x, dy, dx), dy.size, dy.shape[-1])
 
 
 def instances() -> list[Instance]:
     """The instances that CI compiles."""
-    return [Instance(_SOURCE, "activation_vjp", _defines(BFLOAT16, "gelu"))]
+    return [
+        Instance(_SOURCE, "activation_vjp", _defines(BFLOAT16, "gelu")),
+        Instance(_GATED, "activation_gated", _defines(BFLOAT16, "swiglu")),
+        Instance(_GATED, "activation_gated_vjp", _defines(BFLOAT16, "geglu")),
+    ]

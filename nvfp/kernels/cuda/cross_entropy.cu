@@ -8,74 +8,11 @@
 //
 // Macros: T_IN, T_ID (int or long long); `cross_entropy_finish` needs T_ID only.
 #include "convert.cuh"
+#include "online.cuh"
 #include "own.cuh"
-
-#define INF __uint_as_float(0x7f800000u)
-constexpr int MOST_THREADS = 512;
-constexpr unsigned ALL = 0xffffffffu;
-
-// The sum over a block of up to MOST_THREADS threads (whole warps), in a fixed tree; every thread gets it.
-template <class F>
-__device__ __forceinline__ F block_sum(F x) {
-  __shared__ F part[32];
-#pragma unroll
-  for (int k = 16; k > 0; k /= 2) x += __shfl_xor_sync(ALL, x, k);
-  __syncthreads();  // a former call's readers are done
-  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = threadIdx.x % 32 < blockDim.x / 32 ? part[threadIdx.x % 32] : F(0);
-#pragma unroll
-  for (int k = 16; k > 0; k /= 2) x += __shfl_xor_sync(ALL, x, k);
-  return x;
-}
 
 #ifdef T_IN
 constexpr int PER_VECTOR = 16 / sizeof(T_IN);
-
-// sum of exp(x - top) over what was seen; while nothing but -inf was seen, exp is taken relative to 0.
-struct Running {
-  float top, sum;
-};
-__device__ __forceinline__ float base_of(float top) { return top == -INF ? 0.0f : top; }
-
-template <int N>
-__device__ __forceinline__ void take(Running& r, const float (&x)[N]) {
-  float top = r.top;
-#pragma unroll
-  for (int j = 0; j < N; ++j) top = x[j] > top ? x[j] : top;  // NaN is never the top, but makes the sum NaN
-  const float base = base_of(top);
-  if (top > r.top) {
-    r.sum *= expf(r.top - base);
-    r.top = top;
-  }
-#pragma unroll
-  for (int j = 0; j < N; ++j) r.sum += expf(x[j] - base);
-}
-
-__device__ __forceinline__ Running merge(Running a, Running b) {
-  const float top = a.top > b.top ? a.top : b.top, base = base_of(top);
-  return {top, a.sum * expf(a.top - base) + b.sum * expf(b.top - base)};
-}
-
-__device__ __forceinline__ Running warp_merge(Running r) {
-#pragma unroll
-  for (int k = 16; k > 0; k /= 2) r = merge(r, {__shfl_xor_sync(ALL, r.top, k), __shfl_xor_sync(ALL, r.sum, k)});
-  return r;
-}
-
-__device__ __forceinline__ Running block_merge(Running r) {
-  __shared__ float tops[32], sums[32];
-  r = warp_merge(r);
-  if (blockDim.x == 32) return r;
-  __syncthreads();  // a former row's readers are done
-  if (threadIdx.x % 32 == 0) {
-    tops[threadIdx.x / 32] = r.top;
-    sums[threadIdx.x / 32] = r.sum;
-  }
-  __syncthreads();
-  const int lane = threadIdx.x % 32;
-  return warp_merge(lane < blockDim.x / 32 ? Running{tops[lane], sums[lane]} : Running{-INF, 0.0f});
-}
 
 // Calls one(x, v) or many(x, v) for each element or whole vector of a row, v being the first index.
 template <class One, class Many>
@@ -105,9 +42,9 @@ cross_entropy_rows(const T_IN* __restrict__ logits, const T_ID* __restrict__ tar
     const T_IN* row = logits + t * vocabulary;
     const Split cut = split(row, vocabulary);
     Running r = {-INF, 0.0f};
-    for_row(row, vocabulary, cut, [&](float x, long long) { const float one[1] = {x}; take(r, one); },
-            [&](const float(&x)[PER_VECTOR], long long) { take(r, x); });
-    r = block_merge(r);
+    for_row(row, vocabulary, cut, [&](float x, long long) { const float one[1] = {x}; add(r, one); },
+            [&](const float(&x)[PER_VECTOR], long long) { add(r, x); });
+    r = row_merge(r);
     float below = 0.0f;  // sum over the row of (top - x)
     if (smoothing > 0.0f) {
       for_row(row, vocabulary, cut, [&](float x, long long) { below += r.top - x; },
@@ -115,7 +52,7 @@ cross_entropy_rows(const T_IN* __restrict__ logits, const T_ID* __restrict__ tar
 #pragma unroll
                 for (int j = 0; j < PER_VECTOR; ++j) below += r.top - x[j];
               });
-      below = block_sum(below);
+      below = row_sum(below);
     }
     if (threadIdx.x == 0) {
       const float log_sum = logf(r.sum);
@@ -164,8 +101,8 @@ cross_entropy_finish(const float* __restrict__ losses, const T_ID* __restrict__ 
       total += (double)losses[t];
       valid += targets[t] != ignore ? 1.0 : 0.0;
     }
-    total = block_sum(total);
-    valid = block_sum(valid);
+    total = row_sum(total);
+    valid = row_sum(valid);
   }
   if (threadIdx.x != 0) return;
   const bool mean = mode == 2;

@@ -20,7 +20,16 @@ from nvfp.kernels.cast import cast
 from nvfp.kernels.cublaslt import typemap as tm
 from nvfp.kernels.cublaslt.binding import Unsupported
 from nvfp.kernels.cublaslt.cache import LRU
-from nvfp.kernels.cublaslt.feed import UNIT, Feed, codes_feed, dense_feed, expanded_feed, operand_key
+from nvfp.kernels.cublaslt.feed import (
+    UNIT,
+    Feed,
+    block_scales,
+    blocks_fit,
+    codes_feed,
+    dense_feed,
+    expanded_feed,
+    operand_key,
+)
 from nvfp.kernels.cublaslt.layout import (
     Batch,
     Ints,
@@ -111,8 +120,8 @@ class _Target:
         ld: distance of its rows.
         strides: of its batch axes, in elements.
         align: bytes to which its matrices are aligned.
-        staged: None when it is the result itself; else the shape of a buffer of its own, whose leading columns
-            become the result (another dtype, a padded N, or an ``out`` that cuBLASLt cannot address).
+        staged: None when it is the result itself; else the shape of a buffer of its own, whose leading rows and
+            columns become the result (another dtype, a padded M or N, or an ``out`` that cuBLASLt cannot address).
     """
 
     dtype: np.dtype
@@ -143,34 +152,37 @@ def _build(wanted: _Wanted, native: bool, seed: bool) -> _Call:
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     wide = accumulation_dtype(a, b, wanted.dtype)
     capability = Device(f"cuda:{wanted.device}").compute_capability or (0, 0)
+    native = native and blocks_fit(a, True) and blocks_fit(b, False)
     route = tm.route(kind(a), kind(b), capability, exact=wanted.exact, wide=wide == tm.FLOAT64, native=native)
-    native = route.dtype is None  # from here on: whether FP8 codes go in as they are
+    native = route.modes is not None  # from here on: whether FP8 codes go in as they are
+    blocks = native and a.format.block is not None
     element = a.format.element.name if route.dtype is None else route.dtype.name
     d = wanted.dtype if wanted.dtype.name in tm.OUTPUTS[element] else wide
     if (seed or wanted.accumulate) and d.itemsize < wide.itemsize:
         d = wide  # with beta = 1 cuBLASLt rounds the product to a 16-bit D before it adds C (seen on an H200)
     columns = round_up(n, UNIT // d.itemsize) if native else n
+    lines = round_up(m, 4) if blocks else m  # rows of the product: scales of blocks ask for multiples of 4
     if route.dtype is None:
-        x, w = codes_feed(a, True, m), codes_feed(b, False, columns)
+        x, w = codes_feed(a, True, lines), codes_feed(b, False, columns)
     else:
         x, w = _feed(a, route.dtype), _feed(b, route.dtype)
-    mode = route.mode.name if route.mode is not None else None
-    y = _target(wanted, d, columns, native)
+    modes = (None, None) if route.modes is None else tuple(mode.name for mode in route.modes)
+    y = _target(wanted, d, (lines, columns), native)
     batch = merge_batch(wanted.batch, x.over(wanted.batch), w.over(wanted.batch), y.strides)
-    rows, batch = _fold(m, batch, x, y.ld)
+    rows, batch = _fold(lines, batch, x, y.ld)
     bias = None if wanted.bias is None or seed else tm.epilogue_bias(element, d.name)
     ready = bias is not None and _ready(wanted.bias, bias, columns)
     # Kernels read the bias as they write D: what holds for one address must hold for the other.
     align = min(y.align, alignment(address(wanted.bias))) if ready else y.align
     problem = GemmProblem(
         m=rows, n=columns, k=round_up(k, UNIT) if native else k,
-        x=x.matrix(batch.strides[0], mode),
-        w=w.matrix(batch.strides[1], mode),
+        x=x.matrix(batch.strides[0], modes[0]),
+        w=w.matrix(batch.strides[1], modes[1]),
         y=Matrix(d.name, y.ld, stride=batch.strides[2], align=align),
         batch=batch.size,
         bias=None if bias is None else bias.name,
         accumulate=wanted.accumulate or seed,
-        fast_accumulation=wanted.fast_accumulation and native,
+        fast_accumulation=wanted.fast_accumulation and native and not blocks,
         device_alpha=wanted.device_alpha or _has_factors(a, native) or _has_factors(b, native),
         compute=wide.name,
     )  # fmt: skip
@@ -181,8 +193,15 @@ def _build(wanted: _Wanted, native: bool, seed: bool) -> _Call:
         staged=None if y.staged is None else (y.staged, d),
         offsets=tuple(tuple(o * s for o, s in zip(at, sizes, strict=True)) for at in batch.offsets),
         bias=None if ready else bias, accumulate=wanted.accumulate, seed=seed, device_alpha=problem.device_alpha,
+        scales=_scale_feeds(a, b, lines, columns) if blocks else None,
         kinds=(kind(a), kind(b)),
     )  # fmt: skip
+
+
+def _scale_feeds(a: Operand, b: Operand, lines: int, columns: int) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """What brings block scales into cuBLASLt's layout, for products of ``lines`` rows and ``columns`` columns."""
+    left = partial(block_scales, left=True, rows=lines, square=a.format.square)
+    return left, partial(block_scales, left=False, rows=columns, square=b.format.square)
 
 
 def _feed(x: Any, dtype: np.dtype) -> Feed:
@@ -194,17 +213,17 @@ def _has_factors(x: Any, native: bool) -> bool:
     return type(x) is Operand and (x.tensor_scale is not None or (x.format.block is None and not native))
 
 
-def _target(wanted: _Wanted, d: np.dtype, n: int, native: bool) -> _Target:
+def _target(wanted: _Wanted, d: np.dtype, sizes: tuple[int, int], native: bool) -> _Target:
     """Choose where D goes: the result itself where cuBLASLt can write it, else a buffer."""
     out, shape = wanted.out, wanted.shape
-    whole = n == shape[-1] and d == wanted.dtype
+    whole = sizes == shape[-2:] and d == wanted.dtype
     found = _addressable(out, native) if out is not None and whole else None
     if found is not None:
         return found
-    stored = (*shape[:-1], n)
+    stored = (*shape[:-2], *sizes)
     steps = contiguous_strides(stored)[:-2]
     align = alignment(reduce(or_, (s * d.itemsize for s in steps), 0))
-    return _Target(d, n, steps, align, None if whole and out is None else stored)
+    return _Target(d, sizes[1], steps, align, None if whole and out is None else stored)
 
 
 def _addressable(out: Any, native: bool) -> _Target | None:
@@ -247,6 +266,7 @@ class _Call:
         accumulate: whether the result is added to.
         seed: whether the bias is put into the result beforehand.
         device_alpha: whether there is an alpha or a factor that is one per tensor.
+        scales: native operands in blocks: what brings the scales of left and right operand into cuBLASLt's layout.
         kinds: keeps the formats alive whose identities stand in the key.
     """
 
@@ -263,6 +283,7 @@ class _Call:
     accumulate: bool
     seed: bool
     device_alpha: bool
+    scales: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None
     kinds: tuple[tm.Kind, tm.Kind]
 
     def __call__(self, a: Any, b: Any, bias: Any, out: Any, alpha: Any, addresses: _Addresses) -> Any:
@@ -287,7 +308,11 @@ class _Call:
         if self.bias is not None:
             at_bias = address(bias := self._copied(bias, self.bias))
         at_alpha = 0 if word is None else address(word)
-        x_scale, w_scale = (address(a.scale), address(b.scale)) if self.native else (0, 0)
+        if self.scales is not None:
+            scales = self.scales[0](a), self.scales[1](b)
+            x_scale, w_scale = address(scales[0]), address(scales[1])
+        else:
+            x_scale, w_scale = (address(a.scale), address(b.scale)) if self.native else (0, 0)
         at_bias = 0 if self.seed else at_bias
         stream: int = cp.cuda.get_current_stream().ptr
         for dx, dw, dy in self.offsets:
@@ -299,9 +324,9 @@ class _Call:
     def _prepared(self, y: Any, bias: Any) -> Any:
         """Return the result's columns of the memory that cuBLASLt writes, holding what the product is added to."""
         if self.staged is not None:
-            read = self.accumulate or self.seed  # then dropped columns must hold numbers, too
-            buffer = (cp.zeros if read and self.columns > self.shape[-1] else cp.ndarray)(*self.staged)
-            target = buffer[..., : self.shape[-1]]
+            read = self.accumulate or self.seed  # then dropped rows and columns must hold numbers, too
+            buffer = (cp.zeros if read and self.staged[0] != self.shape else cp.ndarray)(*self.staged)
+            target = buffer[..., : self.shape[-2], : self.shape[-1]]
             if self.accumulate:
                 cast(y, target.dtype, out=target)
         else:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from nvfp.kernels.cuda._loader import ARCHITECTURES, Instance
+from nvfp.kernels.cuda._loader import Instance, files_of
 
-# Compiled in full; for the other targets one kernel of each source shows that its instructions exist there.
-IN_FULL = ("sm_90a", "sm_100f")
+# Every kernel is compiled for Hopper. Blackwell gets what reads or writes narrow codes, whose conversion instructions
+# differ from target to target, and one kernel of each other source. The older and smaller targets share the sources:
+# each gets one kernel of every narrow source and of every third other one.
+IN_FULL, NARROW = "sm_90a", "sm_100f"
+SHARING = ("sm_80", "sm_89", "sm_120f")
 
 
 def instances(stem: str | None = None) -> list[Instance]:
@@ -31,7 +34,25 @@ def one_per_source(found: list[Instance]) -> list[Instance]:
     return list(first.values())
 
 
+def converts(source: str) -> bool:
+    """Whether a source converts to or from narrow codes.
+
+    Example:
+        >>> converts("cast.cu"), converts("rope.cu")
+        (True, False)
+    """
+    return any(path.name == "encode.cuh" for path in files_of(source))
+
+
 def declared(chosen: list[Instance]) -> list[tuple[Instance, str]]:
     """Return what ``--all`` compiles of the chosen kernels: (instance, target) over all targets."""
+    narrow = {i.source for i in chosen if converts(i.source)}
     first = one_per_source(chosen)
-    return [(i, arch) for arch in ARCHITECTURES for i in (chosen if arch in IN_FULL else first)]
+    plain = [i for i in first if i.source not in narrow]
+    return [
+        *((i, IN_FULL) for i in chosen),
+        *((i, NARROW) for i in chosen if i.source in narrow),
+        *((i, NARROW) for i in plain),
+        *((i, arch) for i in first if i.source in narrow for arch in SHARING),
+        *((i, SHARING[n % len(SHARING)]) for n, i in enumerate(plain)),
+    ]

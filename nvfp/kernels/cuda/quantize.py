@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nvfp.dtypes.codec import Overflow
-from nvfp.dtypes.formats import QuantDType, fp8_e4m3, mxfp8_e4m3, nvfp4
+from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, mxfp8_e4m3, nvfp4
 from nvfp.kernels._check import Words
 from nvfp.kernels.cuda import _memory
 from nvfp.kernels.cuda._amax import Kind, record_amax
@@ -41,7 +41,7 @@ def quantize(
 ) -> tuple[Operand | None, Operand | None]:
     """See `nvfp.kernels.quantize.quantize`."""
     where = plan(fmt, x.shape, axis, row, col, scale_layout)
-    job = Job(x, fmt, overflow == "saturate", amax_epsilon, where.tiled, scale)
+    job = Job(x, fmt, overflow == "saturate", amax_epsilon, where.layout, scale)
     call = _tile_call(job, where)
     if call is None and _has_gaps(job, where):
         job.x = cast(x, x.dtype, source=None, target=None, overflow="saturate", out=None)
@@ -51,8 +51,8 @@ def quantize(
     amax = _take_maxima(job, slab, where, amax, tensor_scale, NO_WORDS if fused else amax_out)
     sides = (_cut(slab, where.row, amax[0], tensor_scale[0]), _cut(slab, where.col, amax[1], tensor_scale[1]))
     if call is not None:
-        for side in sides if where.tiled else ():
-            if side is not None:
+        for side in sides:
+            if side is not None and side.plan.scale_gaps:
                 _memory.zero(slab, side.plan.scale_at, side.plan.scale_bytes)
         call.launch(job, *sides, amax_out if fused else NO_WORDS)
     else:
@@ -150,10 +150,14 @@ def instances() -> list[Instance]:
         ("block1d", mxfp8_e4m3, FLOAT32, True, False),
         ("block1d", nvfp4, BFLOAT16, True, False),
         ("block2d", square, BFLOAT16, True, False),
+        ("block128", fp8_e4m3_b128, BFLOAT16, True, False),
+        ("block128", fp8_e4m3_b128.replace(block=(128, 128)), BFLOAT16, True, False),
+        ("block128", fp8_e4m3_b128, FLOAT32, True, False),
     ]
     found = []
     for variant, fmt, dtype, col, given in tiles:
-        macros = tile_defines(variant, fmt, dtype, True, True, col, given, False)
+        layout: ScaleLayout = "k_major128" if fmt.block_shape and fmt.scale.bits == 32 else "plain"
+        macros = tile_defines(variant, fmt, dtype, True, True, col, given, layout)
         found.append(Instance(f"quantize_{variant}.cu", f"quantize_{variant}", macros))
     generic = generic_defines(BFLOAT16, nvfp4, True, (1, 16), 1)
     return found + [Instance("quantize.cu", name, generic) for name in ("quantize_scales", "quantize_codes")]

@@ -4,7 +4,7 @@
 // Parallelisation: one block of threads per tile, see quantize_tile.cuh. A quantization block is one piece, or
 // pieces of neighbouring lanes that share their maximum by shuffles, in the rows as in the columns.
 // Bytes moved per element: sizeof(T_IN) in; per copy 1 or 1/2 out, and one scale per BLOCK elements.
-#define WIDE (!COL)
+#define TILE_COLUMNS (COL ? 64 : 256)
 #include "quantize_tile.cuh"
 
 constexpr int LANES = BLOCK / PIECE;     // that share a block
@@ -31,7 +31,7 @@ template <bool Whole>
 __device__ __forceinline__ void write(const Side& s, const Tensor& t, const float (&x)[PIECE], unsigned m, long long r, long long c) {
   const Block b = block_scale(m, t);
   if (c % BLOCK == 0 && (Whole || (r < s.target.rows && c < s.target.columns))) {
-    store_scale(s.scale, scale_at(r, c / BLOCK, (s.target.columns + BLOCK - 1) / BLOCK), b.stored);
+    store_scale(s.scale, scale_at(r, c / BLOCK, s.target.rows, (s.target.columns + BLOCK - 1) / BLOCK), b.stored);
   }
   store_piece<Whole>(s.target, r, c, encode_piece(x, b));
 }

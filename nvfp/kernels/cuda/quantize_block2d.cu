@@ -4,7 +4,7 @@
 // Parallelisation: one block of threads per tile of 64 x 64, see quantize_tile.cuh. Maxima of the tile's blocks
 // meet in shared memory (integer maxima: exact in any order); the codes are made once and transposed as bytes.
 // Bytes moved per element: sizeof(T_IN) in; per copy 1 or 1/2 out, and one scale per BLOCK * BLOCK elements.
-#define WIDE 0
+#define TILE_COLUMNS 64
 #include "quantize_tile.cuh"
 
 constexpr int SIDE = COLUMNS / BLOCK;  // blocks along a side of the tile
@@ -40,8 +40,11 @@ __device__ __forceinline__ void quantize_tile(Tiles& tile, const Source& source,
   if constexpr (ROW) {
     store_piece<Whole>(row.target, r, c, codes);
     const long long blocks = (source.columns + BLOCK - 1) / BLOCK;
-    if (inside && TILES) store_scale(row.scale, tile_offset(r, c / BLOCK, blocks), b.stored);  // once per row
-    if (inside && !TILES && i % BLOCK == 0) store_scale(row.scale, r / BLOCK * blocks + c / BLOCK, b.stored);
+    if constexpr (LAYOUT == TILES) {  // once per row
+      if (inside) store_scale(row.scale, tile_offset(r, c / BLOCK, blocks), b.stored);
+    } else if (inside && i % BLOCK == 0) {
+      store_scale(row.scale, square_scale_at(r / BLOCK, c / BLOCK, blocks), b.stored);
+    }
   }
   if constexpr (COL) {
     Vec<unsigned char, PIECE> bytes;
@@ -54,12 +57,12 @@ __device__ __forceinline__ void quantize_tile(Tiles& tile, const Source& source,
     tile.codes.column(tr, tc, column);
     store_piece<Whole>(col.target, o.c + tc, o.r + tr, gather_piece(column));
     const long long blocks = (source.rows + BLOCK - 1) / BLOCK;
-    if constexpr (TILES) {  // once per stored row: the thread of column tc and block row tr
+    if constexpr (LAYOUT == TILES) {  // once per stored row: the thread of column tc and block row tr
       const Block at = block_scale(tile.maxima[tr / BLOCK * SIDE + tc / BLOCK], tensor);
       if (tr % BLOCK == 0 && (Whole || (o.c + tc < source.columns && o.r + tr < source.rows)))
         store_scale(col.scale, tile_offset(o.c + tc, (o.r + tr) / BLOCK, blocks), at.stored);
     } else if (inside && i % BLOCK == 0) {
-      store_scale(col.scale, c / BLOCK * blocks + r / BLOCK, b.stored);
+      store_scale(col.scale, square_scale_at(c / BLOCK, r / BLOCK, blocks), b.stored);
     }
   }
 }

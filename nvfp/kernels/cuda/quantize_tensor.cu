@@ -5,8 +5,8 @@
 // the decode factor, is stored beside the codes.
 // Parallelisation: one block of threads per tile, see quantize_tile.cuh; codes are transposed as bytes.
 // Bytes moved per element: sizeof(T_IN) in; per copy 1 (or 1/2) out.
-#define WIDE (!COL)
-#define TILES 0
+#define TILE_COLUMNS (COL ? 64 : 256)
+#define LAYOUT 0
 #include "quantize_tile.cuh"
 
 // Writes the codes of a tile; returns (with GIVEN) the largest magnitude in the thread's piece.

@@ -1,4 +1,5 @@
-// scale_layout: 8-bit block scales from a plain matrix to tiles of 128 x 4 (512 bytes) and back.
+// scale_layout: 8-bit block scales from a plain matrix to tiles of 128 x 4 (512 bytes) and back; float32 block scales to
+// rows along K (`k_major128`; back is a view).
 //
 // Parallelisation: one thread per byte of the result, a gather. Bytes moved: one read and one write per byte.
 #include "tiles.cuh"
@@ -25,5 +26,15 @@ scale_from_tiles(const unsigned char* __restrict__ tiles, unsigned char* __restr
   for (long long i = (long long)blockIdx.x * THREADS + threadIdx.x; i < rows * columns; i += (long long)gridDim.x * THREADS) {
     const long long r = i / columns, c = i % columns;
     scale[r * row_stride + c * column_stride] = tiles[tile_offset(r, c, columns) * tile_stride];
+  }
+}
+
+// The transpose, its rows filled with zeros up to `length`.
+extern "C" __global__ void __launch_bounds__(THREADS)
+scale_to_k_major(const float* __restrict__ scale, float* __restrict__ out, long long rows, long long columns,
+                 long long length, long long row_stride, long long column_stride, long long out_row, long long out_column) {
+  for (long long i = (long long)blockIdx.x * THREADS + threadIdx.x; i < columns * length; i += (long long)gridDim.x * THREADS) {
+    const long long c = i / length, r = i % length;
+    out[c * out_row + r * out_column] = r < rows ? scale[r * row_stride + c * column_stride] : 0.0f;
   }
 }

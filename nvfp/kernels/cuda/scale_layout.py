@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from nvfp.dtypes.scale_layout import tiles128x4_size
+from nvfp.dtypes.scale_layout import k_major128_shape, tiles128x4_size
 from nvfp.kernels.cuda._launch import grid_for, launch
 from nvfp.kernels.cuda._layout import element_strides
 from nvfp.kernels.cuda._loader import Instance, kernel
-from nvfp.kernels.cuda._tiles import THREADS, write_tiles
+from nvfp.kernels.cuda._tiles import THREADS, write_k_major, write_tiles
 from nvfp.kernels.cuda._xp import cp
 
-UINT8 = np.dtype(np.uint8)
+UINT8, FLOAT32 = np.dtype(np.uint8), np.dtype(np.float32)
 
 
 def scale_layout(scale: Any, layout: str, *, inverse_shape: tuple[int, int] | None, out: Any | None) -> Any:
@@ -26,6 +26,10 @@ def scale_layout(scale: Any, layout: str, *, inverse_shape: tuple[int, int] | No
         launch(kernel("scale_layout.cu", "scale_from_tiles"), grid_for(rows * columns, THREADS), (THREADS,), args)
         return matrix
     rows, columns = scale.shape
+    if layout == "k_major128":
+        filled = cp.empty(k_major128_shape((rows, columns)), FLOAT32) if out is None else out
+        write_k_major(scale, filled)
+        return filled
     tiles = cp.empty((tiles128x4_size((rows, columns)),), UINT8) if out is None else out
     write_tiles(scale, tiles, rows)
     return tiles
@@ -33,4 +37,5 @@ def scale_layout(scale: Any, layout: str, *, inverse_shape: tuple[int, int] | No
 
 def instances() -> list[Instance]:
     """The kernels that CI compiles."""
-    return [Instance("scale_layout.cu", name) for name in ("scale_to_tiles", "scale_from_tiles")]
+    names = ("scale_to_tiles", "scale_from_tiles", "scale_to_k_major")
+    return [Instance("scale_layout.cu", name) for name in names]

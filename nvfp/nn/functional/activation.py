@@ -11,23 +11,28 @@ from nvfp.kernels import activation as kernel
 
 
 def activation(x: Array, kind: str = "gelu") -> Array:
-    """Return ``act(x)`` elementwise.
+    """Return ``act(x)`` elementwise, or ``act(a) b`` of the halves a, b of the last axis for a gated kind.
 
     Args:
-        x: any shape, float32/bfloat16/float16; a quantized one counts as float32.
-        kind: ``"gelu"`` (tanh form), ``"relu"`` or ``"silu"``.
+        x: any shape, float32/bfloat16/float16; a quantized one counts as float32. [..., 2N] for a gated kind.
+        kind: ``"gelu"`` (tanh form), ``"relu"``, ``"silu"``, ``"qgelu"`` or ``"srelu"``; gated: ``"glu"``,
+            ``"geglu"``, ``"reglu"``, ``"swiglu"``, ``"qgeglu"`` or ``"sreglu"``
+            (formulas: `nvfp.kernels.activation`).
 
     Returns:
-        Shape and dtype of ``x``; computed in float32, rounded once.
+        Shape and dtype of ``x``, [..., N] for a gated kind; computed in float32, rounded once.
 
     Raises:
         ArgumentError: an unknown kind.
+        ShapeError: an odd last axis for a gated kind.
         DTypeError: another dtype, or no array.
 
     Example:
         >>> import nvfp as nf
         >>> activation(nf.asarray([-1.0, 2.0], device="cpu"), "relu").tolist()
         [0.0, 2.0]
+        >>> activation(nf.asarray([3.0, 2.0], device="cpu"), "reglu").tolist()
+        [6.0]
     """
     x = array("activation", x)
     y = kernel.activation(x.raw, kind)

@@ -28,6 +28,8 @@ COMBINATIONS = {  # (A, B) -> (compute, scale type, D types)
     (28, 29): (68, 0, (14, 2, 0)),
     (29, 28): (68, 0, (14, 2, 0)),
 }
+SCALAR, VEC128, BLK128 = 0, 4, 5  # scale modes of FP8 operands on compute capability 9.0
+SCALE_MODES = {(SCALAR, SCALAR), (VEC128, VEC128), (VEC128, BLK128), (BLK128, VEC128)}
 # Widths in bytes, from cublasLt.h.
 DESC_WIDTHS = {2: 4, 3: 4, 4: 4, 7: 4, 8: 8, 17: 8, 18: 8, 25: 1, 26: 4, 31: 4, 32: 4}
 LAYOUT_WIDTHS = {5: 4, 6: 8}
@@ -161,6 +163,13 @@ class FakeLt:
         )
         if any(x % 16 for x in (*lengths, d.get(6, 0) * size)):
             raise cuBLASLtError(15, f"FP8 dimensions {lengths} are not multiples of 16 bytes")
+        modes = desc.get(31, SCALAR), desc.get(32, SCALAR)
+        if modes not in SCALE_MODES or (modes != (SCALAR, SCALAR) and desc.get(25)):
+            raise cuBLASLtError(15, f"scale modes {modes}, fast accumulation {desc.get(25, 0)}")
+        if modes != (SCALAR, SCALAR) and not (desc.get(17) and desc.get(18)):
+            raise cuBLASLtError(7, "block scales without pointers")  # seen on an H200, by the heuristics too
+        if modes != (SCALAR, SCALAR) and (d["rows"] % 4 or d["columns"] % 4 or d.get(5, 1) > 1):
+            raise cuBLASLtError(15, f"block scales and {d['rows']} x {d['columns']}, batch {d.get(5, 1)}")
 
     def matmul(
         self, handle: int, desc: int, alpha: int, a: int, la: int, b: int, lb: int, beta: int, c: int, lc: int,
@@ -180,9 +189,9 @@ class FakeLt:
             )
         scalar = DTYPES[fields["scale_type"]]
         one, zero = (float(_memory(x, scalar.itemsize).view(scalar)[0]) for x in (alpha, beta))
+        factors: list[Any] = [1.0, 1.0]
         if fields["scale_type"] == 0 and layouts[0]["type"] in FP8:
-            for attribute in (17, 18):
-                one *= float(_memory(fields[attribute], 4).view(np.float32)[0])
+            factors = [_scales(fields[17 + i], fields.get(31 + i, SCALAR), layouts[i]) for i in range(2)]
         bias = None
         if fields.get(7, 1) == 4:
             kind = DTYPES[fields[26]]
@@ -191,6 +200,7 @@ class FakeLt:
             left, right = (_matrix(x, layout, i).astype(np.float64) for x, layout in zip((a, b), layouts, strict=False))
             target = _matrix(d, layouts[2], i)
             with np.errstate(all="ignore"):
+                left, right = left * factors[0], right * factors[1]
                 value = one * ((left.T if fields[3] else left) @ (right.T if fields[4] else right))
                 value = value + zero * target.astype(np.float64) if zero else value
                 value = value if bias is None else value + bias[:, None]
@@ -202,6 +212,21 @@ class FakeLt:
 
 def _memory(address: int, nbytes: int) -> np.ndarray:
     return np.frombuffer((ctypes.c_ubyte * nbytes).from_address(address), np.uint8)
+
+
+def _scales(address: int, mode: int, layout: dict[Any, int]) -> Any:
+    """What every element of an FP8 operand [K, rows] is multiplied by."""
+    k, rows = layout["rows"], layout["columns"]
+    steps = -(-k // 128)
+    if mode == SCALAR:
+        return float(_memory(address, 4).view(np.float32)[0])
+    assert address % 16 == 0, "block scales start at multiples of 16 bytes"
+    if mode == VEC128:
+        table = _memory(address, 4 * steps * rows).view(np.float32).reshape(steps, rows)
+        return np.repeat(table, 128, axis=0)[:k].astype(np.float64)
+    pitch, blocks = -(-steps // 4) * 4, -(-rows // 128)
+    table = _memory(address, 4 * blocks * pitch).view(np.float32).reshape(blocks, pitch)[:, :steps]
+    return np.repeat(np.repeat(table.T, 128, axis=0)[:k], 128, axis=1)[:, :rows].astype(np.float64)
 
 
 def _matrix(address: int, layout: dict[Any, int], index: int) -> np.ndarray:

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from nvfp.device import Device
-from nvfp.dtypes.formats import fp8_e4m3, fp8_e5m2, mxfp8_e4m3, nvfp4
+from nvfp.dtypes.formats import fp8_e4m3, fp8_e4m3_b128, fp8_e5m2, mxfp8_e4m3, nvfp4
 from nvfp.errors import KernelError
-from nvfp.kernels.cublaslt import plan
+from nvfp.kernels.cublaslt import feed, plan, typemap as tm
 from nvfp.kernels.cublaslt.binding import Unsupported
 from nvfp.kernels.cublaslt.problem import GemmProblem
 from nvfp.kernels.cuda import gemm as launcher
 from nvfp.kernels.gemm import gemm
+from nvfp.kernels.quantize import quantize
 from tests.kernels.cublaslt.emulator import FakeLt, cuBLASLtError
-from tests.kernels.gemm_operands import BF16, F32, dense, operand, padded
+from tests.kernels.gemm_operands import BF16, F32, SQUARE128, dense, operand, padded
 from tests.kernels.test_gemm import agree
 
 
@@ -49,19 +50,70 @@ def test_fp8_goes_in_as_it_is(device: Device, lt: FakeLt) -> None:
         (fp8_e5m2, fp8_e5m2, "bfloat16"),
         (mxfp8_e4m3, nvfp4, "bfloat16"),
         (fp8_e4m3.replace(block=128), fp8_e4m3, "float32"),
-        (fp8_e4m3.replace(block=128, power_of_two_scales=True), fp8_e4m3, "bfloat16"),
+        (fp8_e4m3_b128, fp8_e4m3, "bfloat16"),
+        (SQUARE128, SQUARE128, "bfloat16"),
     ],
 )
 def test_others_are_expanded(device: Device, left: Any, right: Any, dtype: str) -> None:
     rng = np.random.default_rng(41)
     a, b = operand(rng, left, (24, 256)), operand(rng, right, (16, 256)).T
-    if left.power_of_two_scales:
-        a = a.__class__(**{f: getattr(a, f) for f in a.__slots__} | {"scale": np.exp2(np.round(np.log2(a.scale)))})
     agree(device, a, b)
     (record,) = problems()
     assert record.x.dtype == record.w.dtype == dtype and record.x.scale is None
     assert record.w.transposed and not record.x.transposed  # stored orders are kept
     assert record.device_alpha == (left.tensor_scale or right.tensor_scale or None in (left.block, right.block))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "modes"),
+    [
+        (fp8_e4m3_b128, fp8_e4m3_b128, ("VEC128_32F", "VEC128_32F")),
+        (fp8_e4m3_b128, SQUARE128, ("VEC128_32F", "BLK128x128_32F")),
+        (SQUARE128, fp8_e4m3_b128, ("BLK128x128_32F", "VEC128_32F")),
+    ],
+)
+def test_blocks_of_128_go_in_as_they_are(
+    device: Device, lt: FakeLt, monkeypatch: pytest.MonkeyPatch, left: Any, right: Any, modes: tuple[str, str]
+) -> None:
+    copied: list[Any] = []
+    move = feed.scale_layout
+    monkeypatch.setattr(feed, "scale_layout", lambda *args: copied.append(args) or move(*args))
+    rng = np.random.default_rng(53)
+    x, w = dense(rng, (24, 300)), dense(rng, (40, 300))
+    for layout in ("k_major128", "plain"):
+        a, b = (quantize(s, f, scale_layout=layout).row for s, f in ((x, left), (w, right)))
+        assert a is not None and b is not None
+        bias = dense(rng, (40,), BF16)
+        gemm(a, b.T, dtype=BF16, bias=bias, fast_accumulation=True)
+        assert len(copied) == (0 if layout == "k_major128" else 2)
+    (record,) = problems()
+    assert (record.m, record.n, record.k) == (24, 40, 304) and (record.x.scale, record.w.scale) == modes
+    assert not record.fast_accumulation and record.bias == "bfloat16" and not record.device_alpha
+    numbers = {tm.A_SCALE_MODE: tm.SCALE_MODE[modes[1]], tm.B_SCALE_MODE: tm.SCALE_MODE[modes[0]]}
+    assert numbers.items() <= dict(record.attributes()).items()
+
+
+def test_rows_and_columns_of_blocks_are_padded(device: Device, lt: FakeLt) -> None:
+    rng = np.random.default_rng(54)
+    a, b = operand(rng, fp8_e4m3_b128, (21, 200)), operand(rng, fp8_e4m3_b128, (19, 200)).T
+    agree(device, a, b, "gemm_block128", dtype=BF16)
+    (record,) = problems()
+    assert (record.m, record.n, record.k, record.y.ld) == (24, 24, 208, 24)
+    lt.refuse = ("fp8",)  # then they are expanded
+    a, b = operand(rng, fp8_e4m3_b128, (22, 180)), operand(rng, fp8_e4m3_b128, (19, 180)).T
+    agree(device, a, b, "gemm_block128", dtype=BF16)
+    assert problems()[-1].x.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("chip", [(8, 9), (10, 0)])
+def test_elsewhere_blocks_of_128_are_expanded(
+    device: Device, monkeypatch: pytest.MonkeyPatch, chip: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(launcher, "Device", lambda name: SimpleNamespace(compute_capability=chip))
+    rng = np.random.default_rng(55)
+    for row, dtype in ((fp8_e4m3_b128, "bfloat16"), (fp8_e4m3_b128.replace(power_of_two_scales=False), "float32")):
+        agree(device, operand(rng, row, (24, 256)), operand(rng, row, (16, 256)).T)
+        assert problems()[-1].x.dtype == problems()[-1].w.dtype == dtype
 
 
 def test_before_8_9_fp8_is_expanded(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

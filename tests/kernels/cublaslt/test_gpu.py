@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e5m2, mxfp8_e4m3, nvfp4
+from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, fp8_e5m2, mxfp8_e4m3, nvfp4
 from nvfp.kernels.cublaslt import binding, plan
 from nvfp.kernels.cuda import gemm as launcher
 from nvfp.kernels.cuda._launch import count_launches
 from nvfp.kernels.gemm import gemm
 from nvfp.kernels.operand import Operand
+from nvfp.kernels.quantize import quantize
 from tests.devices import to_device, to_numpy
-from tests.kernels.gemm_operands import BF16, F16, F32, F64, dense, operand
+from tests.kernels.gemm_operands import BF16, F16, F32, F64, SQUARE128, dense, operand
 from tests.oracles import gemm as oracle
 from tests.tolerances import check
 
@@ -66,6 +67,50 @@ def test_fp8_runs_as_it_is_and_launches_nothing_else(right: QuantDType, dtype: n
         assert count.n == (2 if "accumulate" in extra and dtype != F32 else 0)
         assert record.x.scale == record.w.scale == "SCALAR_32F" and record.w.dtype == right.element.name
         assert (record.bias is not None) == ("bias" in extra)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
+@pytest.mark.parametrize(
+    ("left", "right", "modes"),
+    [
+        (fp8_e4m3_b128, fp8_e4m3_b128, ("VEC128_32F", "VEC128_32F")),
+        (fp8_e4m3_b128, SQUARE128, ("VEC128_32F", "BLK128x128_32F")),
+        (SQUARE128, fp8_e4m3_b128, ("BLK128x128_32F", "VEC128_32F")),
+    ],
+)
+def test_blocks_of_128_run_as_they_are(
+    left: QuantDType, right: QuantDType, modes: tuple[str, str], dtype: np.dtype
+) -> None:
+    if capability() != (9, 0):
+        pytest.skip("no CUDA device: block scale modes need compute capability 9.0")
+    rng = np.random.default_rng(64)
+    x, w = on_gpu(dense(rng, (64, 384), BF16), dense(rng, (48, 384), BF16))
+    bias, out = on_gpu(dense(rng, (48,), BF16), np.zeros((64, 48), F32))
+    for layout, launches in (("k_major128", 0), ("plain", 2)):
+        a, b = (quantize(s, f, scale_layout=layout).row for s, f in ((x, left), (w, right)))
+        assert a is not None and b is not None
+        for extra in ({}, {"bias": bias}, {"out": out, "accumulate": True} if dtype == F32 else {}):
+            gemm(a, b.T, dtype=dtype, **extra)
+            with count_launches() as count:
+                gemm(a, b.T, dtype=dtype, **extra)
+            record = last_record()
+            assert count.n == launches and (record.x.scale, record.w.scale) == modes
+            assert (record.bias is not None) == ("bias" in extra)
+
+
+@pytest.mark.parametrize("k", [128, 400, 4096])
+def test_which_shapes_of_blocks_run_as_they_are(k: int) -> None:
+    """Shapes that no tile divides: each runs, natively or expanded, and is right."""
+    native = []
+    for m, n in ((1, 1), (4, 8), (5, 7), (33, 65), (128, 24), (260, 136)):
+        for right in (fp8_e4m3_b128, SQUARE128):
+            a, b = sides(fp8_e4m3_b128, right, m, n, k)
+            expected = oracle.gemm(a, b)
+            for dtype in (BF16, F16, F32):
+                check(to_numpy(gemm(*on_gpu(a, b), dtype=dtype)), expected.value, "gemm_block128", scale=expected.scale)
+                if last_record().x.dtype == "float8_e4m3fn":
+                    native.append((m, n, dtype.name))
+    print(f"native at K = {k}: {len(native)} of 36")
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=str)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nvfp.capability import GEMM_MODES, expansion
-from nvfp.dtypes.formats import FORMATS, QuantDType, fp8_e4m3, fp8_e5m2, mxfp8_e4m3, nvfp4
+from nvfp.dtypes.formats import FORMATS, QuantDType, fp8_e4m3, fp8_e4m3_b128, fp8_e5m2, mxfp8_e4m3, nvfp4
 from nvfp.kernels.cublaslt import typemap as tm
 from nvfp.kernels.cublaslt.problem import GemmProblem, Matrix
 from nvfp.optional import need
@@ -80,26 +80,47 @@ def test_every_mode_has_a_number_and_its_elements_a_type() -> None:
         assert mode.name in tm.SCALE_MODE and all(e.name in tm.DATA_TYPE for e in mode.elements)
 
 
-KINDS: list[QuantDType | np.dtype] = [*FORMATS.values(), nvfp4.replace(block=(16, 16)), *DENSE]
+SQUARE128 = fp8_e4m3_b128.replace(block=(128, 128))
+KINDS: list[QuantDType | np.dtype] = [*FORMATS.values(), nvfp4.replace(block=(16, 16)), SQUARE128, *DENSE]
 
 
 def test_routes_are_symmetric_and_exact() -> None:
     for a, b in product(KINDS, KINDS):
         route = tm.route(a, b, (9, 0))
-        assert str(route) == str(tm.route(b, a, (9, 0)))
-        assert (route.mode is None) != (route.dtype is None)
+        other = tm.route(b, a, (9, 0))
+        assert (route.dtype, route.modes) == (other.dtype, other.modes and other.modes[::-1])
+        assert (route.modes is None) != (route.dtype is None)
         if route.dtype is not None:
             assert tm.holds(route.dtype, a) and tm.holds(route.dtype, b)
-        assert tm.route(a, b, (9, 0), exact=True).mode is None
+        assert tm.route(a, b, (9, 0), exact=True).modes is None
         assert tm.route(a, b, (9, 0), wide=True).dtype == F64
 
 
 def test_native_pairs() -> None:
-    native = {(a.name, b.name) for a, b in product(FORMATS.values(), FORMATS.values()) if tm.route(a, b, (9, 0)).mode}
-    assert native == {("fp8_e4m3", "fp8_e4m3"), ("fp8_e4m3", "fp8_e5m2"), ("fp8_e5m2", "fp8_e4m3")}
-    assert tm.route(fp8_e4m3, fp8_e4m3, (8, 9)).mode is not None
+    native = {(a.name, b.name) for a, b in product(FORMATS.values(), FORMATS.values()) if tm.route(a, b, (9, 0)).modes}
+    blocks = ("fp8_e4m3_b128", "fp8_e4m3_b128")
+    assert native == {("fp8_e4m3", "fp8_e4m3"), ("fp8_e4m3", "fp8_e5m2"), ("fp8_e5m2", "fp8_e4m3"), blocks}
+    assert tm.route(fp8_e4m3, fp8_e4m3, (8, 9)).modes is not None
     assert tm.route(fp8_e4m3, fp8_e4m3, (8, 6)).dtype == BF16
     assert tm.route(fp8_e4m3, fp8_e4m3, (9, 0), native=False).dtype == BF16
+
+
+def test_native_pairs_of_blocks() -> None:
+    rows, free = fp8_e4m3_b128, fp8_e4m3_b128.replace(power_of_two_scales=False)
+    narrow = rows.replace(element="float8_e5m2")
+    for a, b, route in (
+        (rows, rows, "native VEC128_32F"),
+        (rows, SQUARE128, "native VEC128_32F x BLK128x128_32F"),
+        (SQUARE128, narrow, "native BLK128x128_32F x VEC128_32F"),
+        (SQUARE128, SQUARE128, "as bfloat16"),
+        (free, rows, "native VEC128_32F"),
+        (narrow, narrow, "as bfloat16"),
+        (rows, fp8_e4m3, "as bfloat16"),
+        (rows.replace(block=64), rows, "as bfloat16"),
+    ):
+        assert str(tm.route(a, b, (9, 0))) == route
+    for chip in ((8, 9), (10, 0), (12, 0)):
+        assert (str(tm.route(rows, rows, chip)), str(tm.route(rows, free, chip))) == ("as bfloat16", "as float32")
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if isinstance(k, QuantDType)], ids=lambda k: k.name)
@@ -118,6 +139,7 @@ def test_bias_dtypes() -> None:
     assert tm.bias_dtype(fp8_e4m3, fp8_e5m2, F32) == BF16
     assert tm.bias_dtype(fp8_e4m3, fp8_e5m2, F32, exact=True) == F32
     assert tm.bias_dtype(fp8_e5m2, fp8_e5m2, F32) == F32
+    assert tm.bias_dtype(fp8_e4m3_b128, SQUARE128, F32) == BF16 and tm.bias_dtype(SQUARE128, SQUARE128, F32) == F32
     assert tm.bias_dtype(mxfp8_e4m3, mxfp8_e4m3, F32) == F32
     assert [tm.bias_dtype(fp8_e4m3, fp8_e4m3, d) for d in (BF16, F16, F64)] == [BF16, F16, F64]
     for element, outputs in tm.OUTPUTS.items():

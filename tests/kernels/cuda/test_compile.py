@@ -16,7 +16,15 @@ from tests.kernels.cuda.nvrtc import need_nvrtc, sass
 STEMS = ("amax", "cast", "dequantize", "quantize", "scale_layout", "transpose")
 DECLARED = [instance for stem in STEMS for instance in instances(stem)]
 # Kernels that move their data 16 bytes at a time.
-WIDE = {"amax_flat", "cast_flat", "dequantize_rows", "quantize_tensor", "quantize_block1d", "quantize_block2d"}
+WIDE = {
+    "amax_flat",
+    "cast_flat",
+    "dequantize_rows",
+    "quantize_tensor",
+    "quantize_block1d",
+    "quantize_block2d",
+    "quantize_block128",
+}
 
 
 @pytest.mark.parametrize("instance", DECLARED, ids=str)

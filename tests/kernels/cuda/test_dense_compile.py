@@ -10,12 +10,24 @@ from nvfp.kernels.cuda._loader import ARCHITECTURES, Instance
 from nvfp.kernels.cuda.instances import instances, one_per_source
 from tests.kernels.cuda.nvrtc import need_nvrtc, sass
 
-STEMS = ("activation", "adam", "bias_grad", "cross_entropy", "embedding", "multi_tensor")
+STEMS = (
+    "activation",
+    "adam",
+    "bias_grad",
+    "cross_entropy",
+    "dropout",
+    "embedding",
+    "layer_norm",
+    "multi_tensor",
+    "rms_norm",
+    "softmax",
+)
 DECLARED = [instance for stem in STEMS for instance in instances(stem)]
 # Kernels that move their data 16 bytes at a time.
 WIDE = {
-    "activation_vjp", "adam", "bias_grad_partial", "cross_entropy_rows", "cross_entropy_vjp", "embedding",
-    "embedding_walk",
+    "activation_gated", "activation_gated_vjp", "activation_vjp", "adam", "bias_grad_partial", "cross_entropy_rows",
+    "cross_entropy_vjp", "dropout", "embedding", "embedding_walk", "layer_norm", "layer_norm_vjp",
+    "rms_norm", "rms_norm_vjp",
 }  # fmt: skip
 
 

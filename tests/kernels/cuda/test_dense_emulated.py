@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nvfp.kernels.activation import KINDS
 from nvfp.kernels.cpu import (
     activation as cpu_activation,
     adam as cpu_adam,
     bias_grad as cpu_bias_grad,
+    dropout as cpu_dropout,
     multi_tensor as cpu_multi_tensor,
+    rope as cpu_rope,
 )
-from nvfp.kernels.cuda import activation, adam, bias_grad, cross_entropy, embedding, multi_tensor
+from nvfp.kernels.cuda import activation, adam, bias_grad, cross_entropy, dropout, embedding, multi_tensor, rope
 from nvfp.kernels.cuda._launch import count_launches
 from tests.kernels.cuda import emulator
 from tests.kernels.dense import BF16, F32, SPECIAL, bits, normal
@@ -40,7 +41,9 @@ def off_vectors(x: np.ndarray) -> np.ndarray:
     return y
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [*zip(KINDS, (F32, BF16, BF16))], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [*zip(("gelu", "relu", "silu", "qgelu", "srelu"), (F32, BF16) * 3)], ids=str
+)
 def test_activation_bits(dtype: np.dtype, kind: str) -> None:
     x = np.concatenate([normal((5003,), dtype, scale=4.0), np.array(SPECIAL, F32).astype(dtype)])
     dy = normal(x.shape, dtype, 1)
@@ -49,6 +52,57 @@ def test_activation_bits(dtype: np.dtype, kind: str) -> None:
         assert np.array_equal(
             bits(activation.activation_vjp(a, b, kind)), bits(cpu_activation.activation_vjp(a, b, kind))
         )
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("swiglu", BF16), ("glu", F32), ("sreglu", BF16)], ids=str)
+def test_gated_activation_bits(dtype: np.dtype, kind: str) -> None:
+    for shape in ((37, 64), (37, 66), (0, 8), (5, 0), (2, 2)):
+        x = normal(shape, dtype, scale=4.0)
+        dy = normal((shape[0], shape[1] // 2), dtype, 1)
+        for a in (x, off_vectors(x)):
+            expected = cpu_activation.activation_vjp(a, dy, kind)
+            assert np.array_equal(bits(activation.activation(a, kind)), bits(cpu_activation.activation(a, kind)))
+            assert np.array_equal(bits(activation.activation_vjp(a, dy, kind)), bits(expected))
+            activation.activation_vjp(a, dy, kind, out=a)
+            assert np.array_equal(bits(a), bits(expected))
+
+
+def test_dropout_bits() -> None:
+    step = np.asarray(2**33 + 5, np.int64)
+    for n, offset in ((0, 0), (1, 0), (5003, 0), (5003, 4), (5003, 7), (8, 2), (4096, 2**35)):
+        x, residual = normal((n,), BF16), normal((n,), BF16, 1)
+        place = {"key": 2**64 - 5, "ordinal": 9, "step": step, "offset": offset}
+        for added in (residual, None):
+            y, used = dropout.dropout(x, 0.3, residual=added, **place)
+            assert used == step
+            assert np.array_equal(bits(y), bits(cpu_dropout.dropout(x, 0.3, residual=added, **place)[0]))
+        assert np.array_equal(bits(dropout.dropout_vjp(x, 0.3, **place)), bits(y))
+    words = [np.asarray(k, np.int64) for k in range(1203)]
+    with count_launches() as count:
+        dropout.advance_steps(words)
+    assert count.n == 3
+    assert [int(w) for w in words] == list(range(1, 1204))
+
+
+@pytest.mark.parametrize(("width", "rotated", "interleaved"), [(64, 32, False), (40, 24, True), (7, 4, True)])
+def test_rope_bits(width: int, rotated: int, interleaved: bool) -> None:
+    fused = normal((2, 5, 3, 3, width), BF16)
+    freqs = normal((6, rotated), scale=100.0)
+    for x in (fused[:, :, :, 1], fused[:, ::-1, :, 2].transpose(0, 2, 1, 3), fused[:, :0, 0]):
+        for inverse in (False, True):
+            options = {"interleaved": interleaved, "inverse": inverse}
+            expected = cpu_rope.rope(x, freqs, **options)
+            assert np.array_equal(bits(rope.rope(x, freqs, **options)), bits(expected))
+    view = fused[:, :, :, 1]
+    rope.rope(view, freqs, out=view, **options)
+    assert np.array_equal(
+        bits(view), bits(cpu_rope.rope(normal((2, 5, 3, 3, width), BF16)[:, :, :, 1], freqs, **options))
+    )
+
+
+def test_rope_of_more_pairs_than_a_block_keeps() -> None:
+    x, freqs = normal((3, 1, 2, 1300)), normal((1, 1200), scale=9.0)
+    assert np.array_equal(bits(rope.rope(x, freqs)), bits(cpu_rope.rope(x, freqs)))
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (1, 1), (130, 8), (700, 40), (65, 33)], ids=str)
@@ -167,9 +221,11 @@ def test_constants_of_launchers_and_sources_agree() -> None:
     """Tables passed by value stay below 4 KiB, and Python's copies of a source's constants are the source's."""
     assert adam.BATCH.itemsize + 8 < 4096
     assert multi_tensor.BATCH.itemsize < 4096
-    texts = {m: (emulator.SOURCES / f"{m}.cu").read_text() for m in ("adam", "multi_tensor", "embedding")}
+    assert dropout.BATCH.itemsize < 4096
+    texts = {m: (emulator.SOURCES / f"{m}.cu").read_text() for m in ("adam", "multi_tensor", "embedding", "dropout")}
     assert f"constexpr int ENTRIES = {adam.ENTRIES};" in texts["adam"]
     assert "THREADS = 256, PER_THREAD = 4, TURNS = 4;" in texts["adam"]
     assert adam.CHUNK == 256 * 4 * 4
     assert f"COLUMNS = {multi_tensor.COLUMNS}, RECORDS = {multi_tensor.RECORDS};" in texts["multi_tensor"]
+    assert f"WORDS = {dropout.WORDS};" in texts["dropout"]
     assert f"constexpr int DIGITS = {embedding._DIGITS};" in texts["embedding"]

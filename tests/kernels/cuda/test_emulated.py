@@ -15,20 +15,21 @@ import pytest
 from nvfp.dtypes import elements as el
 from nvfp.dtypes.block import quantize_exact
 from nvfp.dtypes.codec import encode, round_to_odd32
-from nvfp.dtypes.formats import QuantDType, fp8_e4m3, mxfp8_e4m3, nvfp4
+from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, mxfp8_e4m3, nvfp4
 from nvfp.dtypes.packing import pack
-from nvfp.dtypes.scale_layout import to_tiles128x4
+from nvfp.dtypes.scale_layout import to_k_major128, to_tiles128x4
 from nvfp.kernels.cuda import amax, cast, dequantize, quantize, scale_layout, transpose
 from nvfp.kernels.cuda._launch import count_launches
 from nvfp.kernels.cuda._layout import element_strides
 from nvfp.kernels.cuda._quantize_plan import plan
 from nvfp.kernels.cuda._quantize_tiles import tile_call
+from nvfp.kernels.dequantize import plain_scales
 from nvfp.kernels.operand import Operand
 from tests.kernels.cuda import emulator
 from tests.kernels.quantized import BF16, F32, F64, check_operand, nvfp4_2d, same_bits, values
 from tests.oracles.dequantize import dequantize as dequantize_oracle
 
-BLOCKS_128 = fp8_e4m3.replace(block=128, power_of_two_scales=True, name="fp8_b128")
+B128, B128_2D = fp8_e4m3_b128, fp8_e4m3_b128.replace(block=(128, 128))
 ROWS = (fp8_e4m3, mxfp8_e4m3, nvfp4, nvfp4_2d)
 NONE = (None, None)
 by_name = {"ids": lambda fmt: fmt.name}
@@ -68,7 +69,38 @@ def test_tile_variants_are_exact(fmt: QuantDType) -> None:
     check(x, fmt, *run(x, fmt))
 
 
-@pytest.mark.parametrize("fmt", (*ROWS, BLOCKS_128), **by_name)
+@pytest.mark.parametrize("fmt", (B128, B128_2D), **by_name)
+def test_blocks_of_128_are_exact(fmt: QuantDType) -> None:
+    for kind, shape in (("wide", (150, 270)), ("nonfinite", (128, 128)), ("huge", (1, 33)), ("tiny", (130, 5))):
+        x = values(kind, shape, BF16)
+        check(x, fmt, *run(x, fmt))
+        for sides in ({"col": False}, {"row": False}):
+            row, col = run(x, fmt, **sides)
+            check(x, fmt, row, col)
+            check(x.T, fmt, *run(x.T, fmt, **sides))
+    view = values("ties", (140, 200), BF16)[1:, 3:]
+    check(view, fmt, *run(view, fmt))
+    for shape in ((5, 0), (0, 5)):
+        check(np.zeros(shape, BF16), fmt, *run(np.zeros(shape, BF16), fmt))
+    wide = values("nonfinite", (130, 140), F32)
+    exact = fmt.replace(power_of_two_scales=False)
+    check(wide, exact, *run(wide, exact))
+
+
+OTHER_FAMILIES = (
+    fp8_e4m3.replace(block=128, nonfinite="nan_block"),
+    mxfp8_e4m3.replace(block=(128, 128)),
+    nvfp4.replace(element="float8_e4m3fn", block=128),
+)
+
+
+@pytest.mark.parametrize("fmt", OTHER_FAMILIES, **by_name)
+def test_blocks_of_128_of_other_families(fmt: QuantDType) -> None:
+    x = values("nonfinite", (70, 200), BF16)
+    check(x, fmt, *run(x, fmt))
+
+
+@pytest.mark.parametrize("fmt", (*ROWS, B128, B128_2D), **by_name)
 def test_generic_variant_equals_the_tile_variants(fmt: QuantDType, monkeypatch: pytest.MonkeyPatch) -> None:
     x = values("nonfinite", (70, 200), BF16)
     tiled = run(x, fmt)
@@ -94,9 +126,10 @@ def test_routes() -> None:
     x = values("normal", (64, 96), BF16)
     assert [variant(x, fmt) for fmt in ROWS] == ["tensor", "block1d", "block1d", "block2d"]
     assert [variant(x.T, fmt) for fmt in ROWS] == ["tensor", "block1d", "block1d", "block2d"]
-    assert variant(x, BLOCKS_128, col=False) == "block1d"
-    assert variant(x, BLOCKS_128) is None
-    assert variant(x.T, BLOCKS_128, col=False) is None  # its row side is the transpose's column copy
+    assert variant(x, B128, col=False) == "block1d"
+    assert variant(x, B128) == variant(x, B128_2D) == variant(x, B128_2D, col=False) == "block128"
+    assert variant(x.T, B128, col=False) == "block128"  # its row side is the transpose's column copy
+    assert variant(x, nvfp4.replace(block=128)) is None
     assert variant(x[:, ::2], mxfp8_e4m3) is None
     assert variant(x, mxfp8_e4m3, axis=0, col=False) is None
     assert variant(x.astype(F64), mxfp8_e4m3) is None
@@ -170,10 +203,30 @@ def test_tiled_scales(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert same_bits(got.scale, to_tiles128x4(rows))
 
 
-def _generic(patch: pytest.MonkeyPatch, x: np.ndarray, fmt: QuantDType) -> Any:
+def _generic(patch: pytest.MonkeyPatch, x: np.ndarray, fmt: QuantDType, layout: str = "tiles128x4") -> Any:
     with patch.context() as inner:
         inner.setattr(quantize, "_tile_call", lambda job, where: None)
-        return run(x, fmt, scale_layout="tiles128x4")
+        return run(x, fmt, scale_layout=layout)
+
+
+@pytest.mark.parametrize(
+    "fmt", (B128, B128_2D, fp8_e4m3.replace(block=32), fp8_e4m3.replace(block=(32, 32))), **by_name
+)
+def test_scales_along_k(fmt: QuantDType, monkeypatch: pytest.MonkeyPatch) -> None:
+    square = isinstance(fmt.block, tuple)
+    for shape in ((150, 270), (129, 128)):
+        x = values("normal", shape, BF16)
+        plain = run(x, fmt)
+        alone = run(x, fmt, col=False, scale_layout="k_major128")
+        for laid in (run(x, fmt, scale_layout="k_major128"), alone, _generic(monkeypatch, x, fmt, "k_major128")):
+            for want, got in zip(plain, laid, strict=True):
+                assert want is not None
+                if got is None:
+                    continue
+                assert same_bits(got.scale, to_k_major128(want.scale.T if square else want.scale))
+                assert same_bits(got.codes, want.codes)
+                values_of = dequantize.dequantize(plain_scales(got), F32, tensor_factors=True, out=None)
+                assert same_bits(values_of, dequantize_oracle(want, F32))
 
 
 @pytest.mark.parametrize("fmt", ROWS, **by_name)
@@ -240,3 +293,7 @@ def test_moves() -> None:
     assert same_bits(tiles, to_tiles128x4(matrix.T))
     back = scale_layout.scale_layout(tiles, "plain", inverse_shape=(131, 70), out=None)
     assert same_bits(back, np.ascontiguousarray(matrix.T))
+    scale = values("normal", (70, 3))
+    for view in (scale, scale.T, scale[::-2]):
+        got = scale_layout.scale_layout(view, "k_major128", inverse_shape=None, out=None)
+        assert same_bits(got, to_k_major128(view))

@@ -1,14 +1,15 @@
-// Activation functions and their gradients in float32, operation for operation as in `cpu/activation.py`.
+// Activation functions and their gradients in float32, operation for operation as in `cpu/_act.py`.
 // Kinds are numbered by the table of `kernels/activation.py`. Fused kernels include this file too.
 #pragma once
 #include "exp.cuh"
 
-enum ActivationKind { GELU = 0, RELU = 1, SILU = 2 };
+enum ActivationKind { GELU = 0, RELU = 1, SILU = 2, QGELU = 3, SRELU = 4, SIGMOID = 5 };
 
 // 2 sqrt(2/pi) and that times 0.044715: gelu(x) = x sigmoid(2u), 2u = x (A + B x^2).
 constexpr float GELU_A = 0x1.988454p+0f, GELU_B = 0x1.2444f4p-4f, GELU_3B = 0x1.b6676ep-3f;
+constexpr float QGELU_Q = 0x1.b3b646p+0f;
 // Beyond these the sigmoid is exactly 0 or 1 in float32; the clip keeps x^2 and x (1 - s) finite.
-constexpr float GELU_FAR = 16.0f, SILU_FAR = 128.0f;
+constexpr float GELU_FAR = 16.0f, SIGMOID_FAR = 128.0f;
 
 __device__ __forceinline__ float clip(float x, float limit) {
   x = x < -limit ? -limit : x;
@@ -22,9 +23,26 @@ __device__ __forceinline__ float act(float x) {
     return x * sigmoid32(c * fmaf(GELU_B, c * c, GELU_A));
   } else if constexpr (KIND == RELU) {
     return x <= 0.0f ? 0.0f : x;  // NaN passes
-  } else {
+  } else if constexpr (KIND == SILU) {
     return x * sigmoid32(x);
+  } else if constexpr (KIND == QGELU) {
+    return x * sigmoid32(QGELU_Q * x);
+  } else if constexpr (KIND == SRELU) {
+    float r = x <= 0.0f ? 0.0f : x;
+    return r * r;
+  } else {
+    static_assert(KIND == SIGMOID, "a kind of the table");
+    return sigmoid32(x);
   }
+}
+
+// silu'(x) = s (1 + x (1 - s)); qgelu' is the same at 1.702 x.
+__device__ __forceinline__ float silu_slope(float x) {
+  float c = clip(x, SIGMOID_FAR);
+  SigmoidParts part = sigmoid_parts(c);
+  float inverse = 1.0f / part.total;
+  float s = (c < 0.0f ? part.e : 1.0f) * inverse, rest = (c < 0.0f ? 1.0f : part.e) * inverse;
+  return s * fmaf(c, rest, 1.0f);
 }
 
 // act'(x) * dy
@@ -37,14 +55,18 @@ __device__ __forceinline__ float act_vjp(float x, float dy) {
     float inverse = 1.0f / part.total;
     float s = (z < 0.0f ? part.e : 1.0f) * inverse;
     return fmaf(c * (part.e * inverse * inverse), fmaf(GELU_3B, square, GELU_A), s) * dy;
-  } else if constexpr (KIND == RELU) {
-    float passed = x > 0.0f ? dy : x;  // x is NaN where neither holds
+  } else if constexpr (KIND == RELU || KIND == SRELU) {
+    float slope_dy = KIND == RELU ? dy : (x + x) * dy;
+    float passed = x > 0.0f ? slope_dy : x;  // x is NaN where neither holds
     return x <= 0.0f ? 0.0f : passed;
+  } else if constexpr (KIND == SILU) {
+    return silu_slope(x) * dy;
+  } else if constexpr (KIND == QGELU) {
+    return silu_slope(QGELU_Q * x) * dy;
   } else {
-    float c = clip(x, SILU_FAR);
-    SigmoidParts part = sigmoid_parts(c);
+    static_assert(KIND == SIGMOID, "a kind of the table");
+    SigmoidParts part = sigmoid_parts(x);
     float inverse = 1.0f / part.total;
-    float s = (c < 0.0f ? part.e : 1.0f) * inverse, rest = (c < 0.0f ? 1.0f : part.e) * inverse;
-    return s * fmaf(c, rest, 1.0f) * dy;
+    return part.e * inverse * inverse * dy;
   }
 }

@@ -1,9 +1,10 @@
 // Pieces of the tile variants of quantize. A tile of ROWS x COLUMNS elements belongs to one block of 256 threads;
-// each thread owns a piece of 16 neighbours in a row: two 16-byte loads of 16-bit elements, one 16-byte store of
-// 8-bit codes. For a column copy the tile also goes through shared memory, and each thread then owns 16
+// each thread owns a piece of 16 neighbours in a row (or HELD of them): two 16-byte loads of 16-bit elements, one 16-byte
+// store of 8-bit codes. For a column copy the tile also goes through shared memory, and each thread then owns 16
 // neighbours in a column, which are neighbours in the transposed codes.
 //
-// Macros: T_IN, those of format.cuh, ROW, COL (which copies are written) and TILES (scale layout).
+// Macros: T_IN, those of format.cuh, ROW, COL (which copies are written), LAYOUT (of the scales: PLAIN, TILES or
+// K_MAJOR, see nvfp/dtypes/scale_layout.py), TILE_COLUMNS, HELD (pieces of a thread, 1 unless set).
 #pragma once
 #include "format.cuh"
 #include "tiles.cuh"
@@ -17,9 +18,12 @@ constexpr int RESIDENT = sizeof(T_IN) < 4 ? 5 : 4;
 #else
 constexpr int RESIDENT = sizeof(T_IN) < 4 ? (TENSOR_SCALE ? 5 : 6) : 4;
 #endif
+#ifndef HELD
+#define HELD 1
+#endif
 constexpr int PIECE = 16;
-constexpr int COLUMNS = WIDE ? 256 : 64;
-constexpr int ROWS = THREADS * PIECE / COLUMNS;
+constexpr int COLUMNS = TILE_COLUMNS;
+constexpr int ROWS = THREADS * PIECE * HELD / COLUMNS;
 constexpr int PIECES = COLUMNS / PIECE;  // of a tile row
 
 // The source matrix: rows of `columns` neighbours, `stride` elements apart; `aligned` if pieces start at 16 bytes.
@@ -143,9 +147,19 @@ __device__ __forceinline__ void store_piece(const Target& t, long long r, long l
   }
 }
 
-// Where the scale of block (r, b) lies in a matrix of `blocks` columns.
-__device__ __forceinline__ long long scale_at(long long r, long long b, long long blocks) {
-  return TILES ? tile_offset(r, b, blocks) : r * blocks + b;
+enum : int { PLAIN = 0, TILES = 1, K_MAJOR = 2 };
+
+__device__ __forceinline__ long long pad4(long long n) { return (n + 3) / 4 * 4; }
+
+// Where the scale of block (r, b) lies in a matrix of `rows` x `blocks`: 1 x n blocks.
+__device__ __forceinline__ long long scale_at(long long r, long long b, long long rows, long long blocks) {
+  if constexpr (LAYOUT == TILES) return tile_offset(r, b, blocks);
+  else return LAYOUT == K_MAJOR ? b * pad4(rows) + r : r * blocks + b;
+}
+
+// Where the scale of block (r, b) of square blocks lies (tiles hold one for each row, so this does not serve them).
+__device__ __forceinline__ long long square_scale_at(long long r, long long b, long long blocks) {
+  return r * (LAYOUT == K_MAJOR ? pad4(blocks) : blocks) + b;
 }
 
 // A tile of codes or elements in shared memory; the odd row length (in 4-byte words) spreads rows over the banks.

@@ -178,6 +178,9 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   for (int i = 0; i < 4; ++i) r |= (unsigned)(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
   return r;
 }
+inline unsigned __vmaxu2(unsigned a, unsigned b) {
+  return std::max(a & 0xffff0000u, b & 0xffff0000u) | std::max(a & 0xffffu, b & 0xffffu);
+}
 inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 template <class F, class X> inline F shim_toward_zero(X x) {
   F y = (F)x;

@@ -1,0 +1,290 @@
+// Normalisation of rows [rows, columns] and its gradients, for layer_norm.cu and rms_norm.cu. CENTERED: the mean is
+// subtracted (layer norm). Statistics and sums in float32, results rounded once. No atomics: every call repeats its bits.
+//
+// Parallelisation: LANES threads (whole warps) share a row, ROWS rows share a block. A thread keeps CHUNKS vectors of
+// W elements of its row in registers, so that x (and dy) come from memory once; CHUNKS = 0: rows too long for that
+// are read again for each pass, mostly from L2.
+//
+// Macros: T_IN (x, y, dy, dx), T_PARAM (gamma, beta and their gradients), W, LANES, ROWS, CHUNKS.
+// `shift` is 1 for zero-centred gamma, else 0; `n` is the length of a row as a float.
+#pragma once
+#include "convert.cuh"
+#include "own.cuh"
+
+#ifdef T_IN
+constexpr int WARPS = LANES / 32;
+constexpr int HELD = CHUNKS ? CHUNKS : 1;
+using Part = Vec<T_IN, W>;
+using Param = Vec<T_PARAM, W>;
+
+__device__ __forceinline__ Part load_part(const T_IN* p) {
+  constexpr int BYTES = sizeof(T_IN) * W;
+  if constexpr (BYTES >= 8) {
+    return load_own<T_IN, W>(p);
+  } else {
+    Part v;
+    if constexpr (BYTES == 4) *reinterpret_cast<unsigned*>(&v) = *reinterpret_cast<const unsigned*>(p);
+    else v.at[0] = *p;
+    return v;
+  }
+}
+
+// A thread's share of a row: vectors threadIdx.x, threadIdx.x + LANES, ... below `vectors`.
+template <class F>
+__device__ __forceinline__ void each(int vectors, F f) {
+  if constexpr (CHUNKS > 0) {
+#pragma unroll
+    for (int i = 0; i < CHUNKS; ++i)
+      if ((int)threadIdx.x + i * LANES < vectors) f(i, (int)threadIdx.x + i * LANES);
+  } else {
+    for (int v = threadIdx.x; v < vectors; v += LANES) f(0, v);
+  }
+}
+
+struct Held {
+  Part part[HELD];
+  __device__ __forceinline__ void load(const T_IN* row, int vectors) {
+    if constexpr (CHUNKS > 0) each(vectors, [&](int i, int v) { part[i] = load_part(row + (long long)v * W); });
+  }
+  __device__ __forceinline__ Part get(const T_IN* row, int i, int v) const {
+    if constexpr (CHUNKS > 0) return part[i];
+    else return load_part(row + (long long)v * W);
+  }
+};
+
+// Sums over the LANES threads of a row, in a fixed tree; every one gets them. All threads of the block must call.
+// `phase` alternates between two pieces of shared memory, so that one barrier a call is enough.
+template <int N>
+__device__ __forceinline__ void row_sum(float (&s)[N], int& phase) {
+#pragma unroll
+  for (int k = 16; k > 0; k /= 2)
+#pragma unroll
+    for (int j = 0; j < N; ++j) s[j] += __shfl_xor_sync(0xffffffffu, s[j], k);
+  if constexpr (WARPS > 1) {
+    constexpr int SPAN = WARPS > 16 ? 32 : WARPS > 8 ? 16 : WARPS > 4 ? 8 : WARPS > 2 ? 4 : 2;
+    __shared__ float part[2][ROWS][WARPS][N];
+    float(&mine)[WARPS][N] = part[phase][threadIdx.y];
+    phase ^= 1;
+    if (threadIdx.x % 32 == 0)
+#pragma unroll
+      for (int j = 0; j < N; ++j) mine[threadIdx.x / 32][j] = s[j];
+    __syncthreads();
+    const int from = threadIdx.x % SPAN;
+#pragma unroll
+    for (int j = 0; j < N; ++j) s[j] = from < WARPS ? mine[from][j] : 0.0f;
+#pragma unroll
+    for (int k = SPAN / 2; k > 0; k /= 2)
+#pragma unroll
+      for (int j = 0; j < N; ++j) s[j] += __shfl_xor_sync(0xffffffffu, s[j], k);
+  }
+}
+
+// y = (x - mean) rstd (shift + gamma) + beta. The variance is that of the differences to a first mean, which their own
+// mean then corrects: a large common offset costs no digits.
+template <bool CENTERED>
+__device__ __forceinline__ void norm(const T_IN* x, const T_PARAM* __restrict__ gamma, const T_PARAM* __restrict__ beta,
+                                     T_IN* y, float* __restrict__ mean, float* __restrict__ rstd, long long rows,
+                                     int columns, float n, float eps, float shift) {
+  int phase = 0;
+  for (long long first = (long long)blockIdx.x * ROWS; first < rows; first += (long long)gridDim.x * ROWS) {
+    const long long r = first + threadIdx.y;
+    const int vectors = r < rows ? columns / W : 0;
+    const T_IN* row = x + r * columns;
+    Held held;
+    held.load(row, vectors);
+    float base = 0.0f, rest = 0.0f, variance;
+    if constexpr (CENTERED) {
+      float total[1] = {0.0f};
+      each(vectors, [&](int i, int v) {
+        const Part p = held.get(row, i, v);
+#pragma unroll
+        for (int j = 0; j < W; ++j) total[0] += load_float(p.at[j]);
+      });
+      row_sum(total, phase);
+      base = total[0] / n;
+      float s[2] = {0.0f, 0.0f};
+      each(vectors, [&](int i, int v) {
+        const Part p = held.get(row, i, v);
+#pragma unroll
+        for (int j = 0; j < W; ++j) {
+          const float d = load_float(p.at[j]) - base;
+          s[0] += d;
+          s[1] = fmaf(d, d, s[1]);
+        }
+      });
+      row_sum(s, phase);
+      rest = s[0] / n;
+      variance = fmaf(-rest, rest, s[1] / n);
+      variance = variance < 0.0f ? 0.0f : variance;  // NaN stays
+    } else {
+      float s[1] = {0.0f};
+      each(vectors, [&](int i, int v) {
+        const Part p = held.get(row, i, v);
+#pragma unroll
+        for (int j = 0; j < W; ++j) s[0] = fmaf(load_float(p.at[j]), load_float(p.at[j]), s[0]);
+      });
+      row_sum(s, phase);
+      variance = s[0] / n;
+    }
+    const float scale = 1.0f / sqrtf(variance + eps);
+    T_IN* out = y + r * columns;
+    each(vectors, [&](int i, int v) {
+      const Part p = held.get(row, i, v);
+      const Param g = load_vec<T_PARAM, W>(gamma + (long long)v * W);
+      Param b = {};
+      if (beta) b = load_vec<T_PARAM, W>(beta + (long long)v * W);
+      Part q;
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const float d = CENTERED ? (load_float(p.at[j]) - base) - rest : load_float(p.at[j]);
+        const float t = (d * scale) * (shift + load_float(g.at[j]));
+        q.at[j] = store<T_IN>(beta ? t + load_float(b.at[j]) : t);
+      }
+      store_vec(out + (long long)v * W, q);
+    });
+    if (r < rows && threadIdx.x == 0) {
+      if constexpr (CENTERED) mean[r] = base + rest;
+      rstd[r] = scale;
+    }
+  }
+}
+
+// With t = (x - mean) rstd and g = dy (shift + gamma): dx = rstd (g - mean(g) - t mean(g t)) (uncentred: without
+// mean(g)); null: not wanted. Where CHUNKS > 0 each block also adds up dy t (and dy) over its rows, and writes one
+// row of `partial` [1 or 2][blocks, columns] each (null: not wanted).
+// The next row's x and dy are under way while a row is computed, where registers can hold both.
+template <bool CENTERED>
+__device__ __forceinline__ void norm_vjp(const T_IN* __restrict__ dy, const T_IN* __restrict__ x,
+                                         const T_PARAM* __restrict__ gamma, const float* __restrict__ mean,
+                                         const float* __restrict__ rstd, T_IN* __restrict__ dx,
+                                         float* __restrict__ partial, long long rows, int columns, float n, float shift) {
+  constexpr int SUMS = CENTERED ? 2 : 1;
+  constexpr bool AHEAD = HELD * W <= 16;
+  float total[SUMS][HELD * W] = {};
+  const long long step = (long long)gridDim.x * ROWS;
+  int phase = 0;
+  Held next_x, next_dy;
+  float next_mean = 0.0f, next_rstd = 0.0f;
+  auto fetch = [&](long long r) {
+    if (r >= rows) return;
+    next_x.load(x + r * columns, columns / W);
+    next_dy.load(dy + r * columns, columns / W);
+    if constexpr (CENTERED) next_mean = mean[r];
+    next_rstd = rstd[r];
+  };
+  if constexpr (AHEAD) fetch((long long)blockIdx.x * ROWS + threadIdx.y);
+  for (long long first = (long long)blockIdx.x * ROWS; first < rows; first += step) {
+    const long long r = first + threadIdx.y;
+    const int vectors = r < rows ? columns / W : 0;
+    const T_IN *row = x + r * columns, *drow = dy + r * columns;
+    if constexpr (!AHEAD) fetch(r);
+    const Held held = next_x, dheld = next_dy;
+    const float base = next_mean, scale = next_rstd;
+    if constexpr (AHEAD) fetch(r + step);
+    float s[SUMS] = {};
+    each(vectors, [&](int i, int v) {
+      const Part p = held.get(row, i, v), d = dheld.get(drow, i, v);
+      const Param g = load_vec<T_PARAM, W>(gamma + (long long)v * W);
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const float up = load_float(d.at[j]), t = (load_float(p.at[j]) - base) * scale;
+        const float w = up * (shift + load_float(g.at[j]));
+        s[0] = fmaf(w, t, s[0]);
+        if constexpr (CENTERED) s[1] += w;
+        if constexpr (CHUNKS > 0) {
+          total[0][i * W + j] = fmaf(up, t, total[0][i * W + j]);
+          if constexpr (CENTERED) total[1][i * W + j] += up;
+        }
+      }
+    });
+    if (!dx) continue;
+    row_sum(s, phase);
+    const float along = s[0] / n, level = CENTERED ? s[SUMS - 1] / n : 0.0f;
+    T_IN* out = dx + r * columns;
+    each(vectors, [&](int i, int v) {
+      const Part p = held.get(row, i, v), d = dheld.get(drow, i, v);
+      const Param g = load_vec<T_PARAM, W>(gamma + (long long)v * W);
+      Part q;
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const float t = (load_float(p.at[j]) - base) * scale;
+        const float w = load_float(d.at[j]) * (shift + load_float(g.at[j]));
+        q.at[j] = store<T_IN>(scale * fmaf(-t, along, w - level));
+      }
+      store_vec(out + (long long)v * W, q);
+    });
+  }
+  if constexpr (CHUNKS > 0) {
+    if (!partial) return;
+#pragma unroll
+    for (int k = 0; k < SUMS; ++k) {
+      if constexpr (ROWS > 1) {  // the rows of a block, in order
+        __shared__ float pile[ROWS][HELD * W][LANES];
+        __syncthreads();
+#pragma unroll
+        for (int e = 0; e < HELD * W; ++e) pile[threadIdx.y][e][threadIdx.x] = total[k][e];
+        __syncthreads();
+        if (threadIdx.y == 0)
+#pragma unroll
+          for (int e = 0; e < HELD * W; ++e)
+            for (int y = 1; y < ROWS; ++y) total[k][e] += pile[y][e][threadIdx.x];
+      }
+      float* out = partial + ((long long)k * gridDim.x + blockIdx.x) * columns;
+      each(threadIdx.y == 0 ? columns / W : 0, [&](int i, int v) {
+        Vec<float, W> q;
+#pragma unroll
+        for (int j = 0; j < W; ++j) q.at[j] = total[k][i * W + j];
+        store_vec(out + (long long)v * W, q);
+      });
+    }
+  }
+}
+
+// For rows too long for registers: the same sums of dy t (and dy), a thread for each W columns of a chunk of rows.
+template <bool CENTERED>
+__device__ __forceinline__ void norm_columns(const T_IN* __restrict__ dy, const T_IN* __restrict__ x,
+                                             const float* __restrict__ mean, const float* __restrict__ rstd,
+                                             float* __restrict__ partial, long long rows, int columns, long long chunk) {
+  const long long c = ((long long)blockIdx.x * LANES + threadIdx.x) * W;
+  if (c >= columns) return;
+  const long long first = blockIdx.y * chunk, last = first + chunk < rows ? first + chunk : rows;
+  Vec<float, W> along = {}, level = {};
+#pragma unroll 4
+  for (long long r = first; r < last; ++r) {
+    const Part p = load_part(x + r * columns + c), d = load_part(dy + r * columns + c);
+    const float base = CENTERED ? mean[r] : 0.0f, scale = rstd[r];
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      along.at[j] = fmaf(load_float(d.at[j]), (load_float(p.at[j]) - base) * scale, along.at[j]);
+      level.at[j] += load_float(d.at[j]);
+    }
+  }
+  store_vec(partial + blockIdx.y * columns + c, along);
+  if constexpr (CENTERED) store_vec(partial + ((long long)gridDim.y + blockIdx.y) * columns + c, level);
+}
+#endif
+
+// Column sums of partial [1 or 2][many, columns]: block row y of the grid gives the y-th result (null: not wanted).
+// 32 columns a block; thread row k adds rows k, k + 32, ...; then the 32 sums are added in order.
+#ifdef T_OUT
+constexpr int SPREAD = 32;
+
+__device__ __forceinline__ void norm_finish(const float* __restrict__ partial, T_OUT* __restrict__ dgamma,
+                                            T_OUT* __restrict__ dbeta, long long many, long long columns) {
+  __shared__ float sums[SPREAD][SPREAD];
+  T_OUT* out = blockIdx.y == 0 ? dgamma : dbeta;
+  if (!out) return;
+  const long long c = (long long)blockIdx.x * SPREAD + threadIdx.x;
+  const float* from = partial + blockIdx.y * many * columns + c;
+  float total = 0.0f;
+  if (c < columns)
+#pragma unroll 8
+    for (long long k = threadIdx.y; k < many; k += SPREAD) total += from[k * columns];
+  sums[threadIdx.y][threadIdx.x] = total;
+  __syncthreads();
+  if (threadIdx.y != 0 || c >= columns) return;
+#pragma unroll
+  for (int k = 1; k < SPREAD; ++k) total += sums[k][threadIdx.x];
+  out[c] = store<T_OUT>(total);
+}
+#endif

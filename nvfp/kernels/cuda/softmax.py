@@ -1,0 +1,117 @@
+"""CUDA twin of `kernels.softmax`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nvfp.kernels.cast import cast
+from nvfp.kernels.cuda._dense import BFLOAT16, FLOAT32, row_vector
+from nvfp.kernels.cuda._launch import launch, multiprocessors
+from nvfp.kernels.cuda._layout import Shape, collapse, strided_argument
+from nvfp.kernels.cuda._loader import Defines, Instance, kernel
+from nvfp.kernels.cuda._types import ctype
+from nvfp.kernels.cuda._xp import cp
+from nvfp.kernels.softmax import visible
+
+_SOURCE = "softmax.cu"
+_MOST_THREADS = 512  # = softmax.cu's MOST_THREADS
+_WARPS = 4  # rows of a block where a warp takes a row
+_PER_SM = 32
+_BOOL = np.dtype(np.bool_)
+
+
+def _vector(columns: int, *arrays: Any) -> int:
+    """Elements per access: the same for all dtypes, so that sums have one order and results differ by rounding only."""
+    return row_vector(columns, 2, *arrays)
+
+
+def _shape(rows: int, columns: int, per: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return grid and block: a warp per row of up to 32 accesses per thread, else up to 512 threads."""
+    threads = min(_MOST_THREADS, max(32, 1 << ((columns // (per * 8)) - 1).bit_length())) if columns > per * 256 else 32
+    together = _WARPS if threads == 32 else 1
+    blocks = -(-rows // together)
+    return (min(blocks, multiprocessors() * _PER_SM) if blocks > _PER_SM else blocks,), (threads, together)
+
+
+def _mask(mask: Any, shape: Shape) -> tuple[Any, Any, int]:
+    """Return a mask, its row strides as ``Strided<3>``, and its stride along the columns."""
+    rows, strides = _row_strides(mask, shape)
+    if len(rows) > 3:  # more axes that do not merge than the kernel walks
+        mask = cast(cp.broadcast_to(mask, shape), _BOOL)
+        rows, strides = _row_strides(mask, shape)
+    missing = 3 - len(rows)
+    step = 0 if mask.shape[-1] == 1 else mask.strides[-1]
+    return mask, strided_argument((1,) * missing + rows, (0,) * missing + strides), step
+
+
+def _row_strides(mask: Any, shape: Shape) -> tuple[Shape, Shape]:
+    """The axes before the last with the strides of a broadcast mask, merged where they can be (bytes are items)."""
+    strides = tuple(0 if n == 1 else s for n, s in zip(mask.shape[:-1], mask.strides[:-1], strict=True))
+    rows, (merged,) = collapse(shape[:-1], strides)
+    return rows, merged
+
+
+def _forward(come: np.dtype, go: np.dtype, masked: bool, per: int) -> Defines:
+    return (("T_IN", ctype(come)), ("T_OUT", ctype(go)), ("MASKED", int(masked)), ("PER", per))
+
+
+def _backward(y: np.dtype, dy: np.dtype, go: np.dtype, per: int) -> Defines:
+    return (("T_Y", ctype(y)), ("T_DY", ctype(dy)), ("T_OUT", ctype(go)), ("PER", per))
+
+
+def softmax(
+    x: Any, *, scale: float, mask: Any | None, causal: str | None, dtype: np.dtype, out: Any | None
+) -> tuple[Any, Any]:
+    """See `nvfp.kernels.softmax.softmax`; x [..., R, C], contiguous, mask of as many axes."""
+    *batch, matrix, columns = x.shape
+    rows = math.prod(batch) * matrix
+    y = cp.empty(x.shape, dtype) if out is None else out
+    lse = cp.empty(rows, FLOAT32)
+    if rows == 0:
+        return y, lse
+    if mask is not None and columns == 0:
+        mask = None
+    at, step = _NO_MASK_AT, 0
+    if mask is not None:
+        mask, at, step = _mask(mask, x.shape)
+    per = _vector(columns, x, y)
+    seen = visible(causal, matrix, columns)
+    launch(
+        kernel(_SOURCE, "softmax", _forward(x.dtype, dtype, mask is not None, per)),
+        *_shape(rows, columns, per),
+        (
+            x, y, lse, mask, at, np.int64(step), np.int64(rows), np.int64(columns), np.int64(matrix),
+            np.int64(seen.first), np.int64(seen.step), np.float32(scale),
+        ),
+    )  # fmt: skip
+    return y, lse
+
+
+_NO_MASK_AT = strided_argument((1, 1, 1), (0, 0, 0))
+
+
+def softmax_vjp(y: Any, dy: Any, *, scale: float, dtype: np.dtype, out: Any | None) -> Any:
+    """See `nvfp.kernels.softmax.softmax_vjp`; y and dy [rows, C], contiguous."""
+    dx = cp.empty(y.shape, dtype) if out is None else out
+    rows, columns = y.shape
+    if rows == 0 or columns == 0:
+        return dx
+    per = _vector(columns, y, dy, dx)
+    launch(
+        kernel(_SOURCE, "softmax_vjp", _backward(y.dtype, dy.dtype, dtype, per)),
+        *_shape(rows, columns, per),
+        (y, dy, dx, np.int64(rows), np.int64(columns), np.float32(scale)),
+    )
+    return dx
+
+
+def instances() -> list[Instance]:
+    """The instances that CI compiles."""
+    return [
+        Instance(_SOURCE, "softmax", _forward(FLOAT32, BFLOAT16, False, 8)),
+        Instance(_SOURCE, "softmax", _forward(FLOAT32, FLOAT32, True, 1)),
+        Instance(_SOURCE, "softmax_vjp", _backward(BFLOAT16, FLOAT32, BFLOAT16, 8)),
+    ]

@@ -1,0 +1,67 @@
+"""How the tensors of an attention lie in memory, in cuDNN's terms: extents and strides over [B, H, L, D]."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from nvfp.kernels.cublaslt.layout import round_up
+from nvfp.kernels.cudnn.record import AttentionRecord, Strides, contiguous
+
+BIAS_UNIT = 8  # elements to which the rows of a bias are padded, so that each starts aligned
+
+
+class Port(IntEnum):
+    """A tensor's place in a graph; the number is its unique id there."""
+
+    Q, K, V, O, STATS, BIAS, SEED, OFFSET, DO, DQ, DK, DV = range(1, 13)  # noqa: E741
+
+
+class Tensor(NamedTuple):
+    """A tensor as cuDNN sees it: extents, strides in elements, dtype name."""
+
+    dim: tuple[int, int, int, int]
+    stride: Strides
+    dtype: str
+
+
+Tensors = dict[Port, Tensor]
+
+
+def bias_shape(record: AttentionRecord) -> tuple[int, int, int, int]:
+    """Return the shape [B or 1, H or 1, Lq, Lk padded] of the bias that stands for the mask.
+
+    Example:
+        >>> strides = (8, 8, 8, 1)
+        >>> bias_shape(AttentionRecord(2, 7, 9, 4, 4, 8, 8, "float16", *(strides,) * 3, 1.0, "padding", (2, 1)))
+        (2, 1, 7, 16)
+    """
+    batch, heads = record.mask or (1, 1)
+    return batch, heads, record.queries, round_up(record.keys, BIAS_UNIT)
+
+
+def _by_head(shape: tuple[int, int, int, int], strides: Strides, dtype: str) -> Tensor:
+    """[B, L, H, D] as cuDNN's [B, H, L, D]."""
+    (b, n, h, d), (sb, sn, sh, sd) = shape, strides
+    return Tensor((b, h, n, d), (sb, sh, sn, sd), dtype)
+
+
+def tensors(record: AttentionRecord) -> Tensors:
+    """Return every tensor that forward or backward of a record may have; results and dO are C-contiguous."""
+    r = record
+    q, k = (r.batch, r.queries, r.heads, r.depth), (r.batch, r.keys, r.groups, r.depth)
+    v, o = (*k[:3], r.value_depth), (*q[:3], r.value_depth)
+    found = {
+        Port.Q: _by_head(q, r.q_strides, r.dtype),
+        Port.K: _by_head(k, r.k_strides, r.dtype),
+        Port.V: _by_head(v, r.v_strides, r.dtype),
+        Port.STATS: Tensor((r.batch, r.heads, r.queries, 1), (r.heads * r.queries, r.queries, 1, 1), "float32"),
+    }
+    shapes = {Port.O: o, Port.DO: o, Port.DQ: q, Port.DK: k, Port.DV: v}
+    found |= {port: _by_head(shape, contiguous(shape), r.dtype) for port, shape in shapes.items()}
+    if r.mask is not None:
+        batch, heads, rows, ld = bias_shape(r)
+        found[Port.BIAS] = Tensor((batch, heads, rows, r.keys), (heads * rows * ld, rows * ld, ld, 1), r.dtype)
+    if r.dropout:
+        found |= {port: Tensor((1, 1, 1, 1), (1, 1, 1, 1), "int64") for port in (Port.SEED, Port.OFFSET)}
+    return found

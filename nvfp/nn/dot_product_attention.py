@@ -1,0 +1,170 @@
+"""`DotProductAttention`: attention over queries, keys and values that are already projected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nvfp.arrays.array import Array
+from nvfp.arrays.functions._common import array
+from nvfp.arrays.functions.shape import reshape, swapaxes
+from nvfp.arrays.random import Generator
+from nvfp.errors import ArgumentError, ShapeError, message
+from nvfp.kernels.attention import MASK_TYPES
+from nvfp.kernels.dropout import check_probability
+from nvfp.nn._dropout import DropoutState
+from nvfp.nn._init import count
+from nvfp.nn._te import ATTENTION_FORWARD, one_of, refuse
+from nvfp.nn.functional.attention import Mask, attention
+from nvfp.nn.module import Module
+
+_NAME = "DotProductAttention"
+_FORMATS = ("bshd", "sbhd")
+_UNBUILT: Mapping[str, Any] = {
+    "sequence_parallel": False, "tp_size": 1, "tp_group": None, "get_rng_state_tracker": None, "cp_group": None,
+    "cp_global_ranks": None, "cp_stream": None, "cp_comm_type": "p2p", "softmax_type": "vanilla",
+    "return_max_logit": False,
+}  # fmt: skip
+_UNBUILT_FORWARD: Mapping[str, Any] = {
+    **ATTENTION_FORWARD, "qkv_format": None, "bottom_right_diagonal": None, "fp8_output": False, "num_splits": 1,
+    "score_mod": None, "score_mod_bprop": None,
+}  # fmt: skip
+
+
+class DotProductAttention(Module):
+    """``dropout(softmax(scale q k^T, masked)) v`` for each batch entry and head; no parameters.
+
+    Args:
+        num_attention_heads: H.
+        kv_channels: D, or (D, Dv) where values have another size.
+        num_gqa_groups: G, heads of keys and values; divides H. H unless given.
+        attention_dropout: probability that a weight is dropped, in training mode.
+        qkv_format: ``"bshd"`` (batch, sequence, head, size) or ``"sbhd"``.
+        attn_mask_type: ``"no_mask"``, ``"causal"``, ``"causal_bottom_right"``, ``"padding"``, ``"padding_causal"``,
+            ``"padding_causal_bottom_right"`` or ``"arbitrary"``; a call may name another one.
+        window_size: (left, right), -1 unlimited; a window that hides something needs cuDNN.
+        attention_type: ``"self"`` or ``"cross"``; makes no difference here.
+        layer_number: kept for reports.
+        softmax_scale: ``D ** -0.5`` unless given.
+        rng: a `nf.random.Generator` that gives the seed of the dropout; without one fresh entropy.
+        unbuilt: TE's further arguments, at their defaults only.
+
+    Shapes: query [B, Lq, H, D], key [B, Lk, G, D], value [B, Lk, G, Dv], result [B, Lq, H Dv] in the dtype of query.
+
+    Raises:
+        ArgumentError: a value out of range.
+        NotBuiltError: an argument of TE that is not built, by name.
+
+    Numerics: see `nvfp.nn.functional.attention.attention`; `nf.explain_attention` says which backend runs. Dropout
+        state as `nf.nn.Dropout`.
+
+    Example:
+        >>> import nvfp as nf
+        >>> layer = nf.nn.DotProductAttention(4, 8, num_gqa_groups=2)
+        >>> q, k = nf.ones((2, 5, 4, 8), device="cpu"), nf.ones((2, 5, 2, 8), device="cpu")
+        >>> layer(q, k, k).shape
+        (2, 5, 32)
+    """
+
+    def __init__(
+        self,
+        num_attention_heads: int,
+        kv_channels: int | tuple[int, int],
+        num_gqa_groups: int | None = None,
+        attention_dropout: float = 0.0,
+        qkv_format: str = "bshd",
+        attn_mask_type: str = "causal",
+        window_size: tuple[int, int] | None = None,
+        *,
+        attention_type: str = "self",
+        layer_number: int | None = None,
+        softmax_scale: float | None = None,
+        rng: Generator | None = None,
+        **unbuilt: Any,
+    ) -> None:
+        super().__init__()
+        refuse(_NAME, unbuilt, _UNBUILT)
+        self.num_attention_heads = count(_NAME, "num_attention_heads", num_attention_heads)
+        channels = kv_channels if isinstance(kv_channels, tuple) else (kv_channels, kv_channels)
+        self.kv_channels = tuple(count(_NAME, "kv_channels", n) for n in channels)
+        groups = num_attention_heads if num_gqa_groups is None else num_gqa_groups
+        self.num_gqa_groups = count(_NAME, "num_gqa_groups", groups)
+        if self.num_attention_heads % self.num_gqa_groups:
+            expected = f"num_gqa_groups that divides the {num_attention_heads} heads"
+            raise ArgumentError(message(_NAME, expected, num_gqa_groups, "choose a divisor"))
+        check_probability(_NAME, attention_dropout)
+        self.attention_dropout = attention_dropout
+        self.qkv_format = one_of(_NAME, "qkv_format", qkv_format, _FORMATS, ("thd",))
+        self.attn_mask_type = _mask_type(attn_mask_type)
+        self.attention_type = one_of(_NAME, "attention_type", attention_type, ("self", "cross"))
+        self.window_size, self.softmax_scale, self.layer_number = window_size, softmax_scale, layer_number
+        self._dropout = DropoutState(rng)
+
+    def forward(
+        self,
+        query_layer: Array,
+        key_layer: Array,
+        value_layer: Array,
+        attention_mask: Mask | None = None,
+        *,
+        attn_mask_type: str | None = None,
+        window_size: tuple[int, int] | None = None,
+        **unbuilt: Any,
+    ) -> Array:
+        """Return the attention, heads side by side.
+
+        Args:
+            query_layer: [B, Lq, H, D] (``"sbhd"``: [Lq, B, H, D]).
+            key_layer: [B, Lk, G, D].
+            value_layer: [B, Lk, G, Dv].
+            attention_mask: bool, True hides: [B, 1, 1, Lk] or a pair of [B, 1, 1, Lq] and [B, 1, 1, Lk] for padding
+                types, broadcastable to [B, H, Lq, Lk] for ``"arbitrary"``; None for the other types.
+            attn_mask_type: instead of the layer's.
+            window_size: instead of the layer's.
+            unbuilt: TE's further arguments, at their defaults only.
+        """
+        refuse(_NAME, unbuilt, _UNBUILT_FORWARD)
+        q, k, v = (array(_NAME, x) for x in (query_layer, key_layer, value_layer))
+        self._check(q, k, v)
+        if self.qkv_format == "sbhd":
+            q, k, v = (swapaxes(x, 0, 1) for x in (q, k, v))
+        kind = self.attn_mask_type if attn_mask_type is None else _mask_type(attn_mask_type)
+        p = self.attention_dropout if self.training else 0.0
+        y = attention(
+            q, k, v,
+            attn_mask_type=kind, attention_mask=attention_mask, softmax_scale=self.softmax_scale,
+            window_size=self.window_size if window_size is None else window_size,
+            dropout=p, draw=self._dropout.draw(q.raw) if p else None,
+        )  # fmt: skip
+        if self.qkv_format == "sbhd":
+            y = swapaxes(y, 0, 1)
+        return reshape(y, (*y.shape[:2], y.shape[2] * y.shape[3]))
+
+    def _check(self, q: Array, k: Array, v: Array) -> None:
+        heads, groups, (depth, values) = self.num_attention_heads, self.num_gqa_groups, self.kv_channels
+        for name, x, tail in (
+            ("query_layer", q, (heads, depth)), ("key_layer", k, (groups, depth)), ("value_layer", v, (groups, values)),
+        ):  # fmt: skip
+            if x.ndim != 4 or x.shape[2:] != tail:
+                do = "split the heads, or make the layer with other sizes"
+                raise ShapeError(message(_NAME, f"{name} [.., .., {tail[0]}, {tail[1]}]", x.shape, do))
+
+    def extra_state(self) -> dict[str, Any]:
+        """Seed, step and calls of the dropout, once the layer has dropped something."""
+        return self._dropout.state_dict()
+
+    def load_extra_state(self, state: dict[str, Any]) -> Callable[[], None]:
+        """Check saved dropout state and return the call that takes it."""
+        return self._dropout.load(state)
+
+    def extra_repr(self) -> str:
+        """Sizes and mask type."""
+        groups = "" if self.num_gqa_groups == self.num_attention_heads else f", num_gqa_groups={self.num_gqa_groups}"
+        return f"{self.num_attention_heads}, {self.kv_channels}{groups}, attn_mask_type={self.attn_mask_type!r}"
+
+
+def _mask_type(name: str) -> str:
+    """Return a mask type; TE also writes ``"padding,causal"`` and ``"causal,padding"``."""
+    if name in ("padding,causal", "causal,padding"):
+        return "padding_causal"
+    return one_of(_NAME, "attn_mask_type", name, tuple(MASK_TYPES))

@@ -1,0 +1,275 @@
+"""`MultiheadAttention`: projections, rotary embedding, attention, projection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nvfp.arrays.array import Array
+from nvfp.arrays.functions._common import array
+from nvfp.arrays.functions.shape import swapaxes
+from nvfp.arrays.random import Generator
+from nvfp.errors import ArgumentError, ShapeError, message
+from nvfp.nn import _te
+from nvfp.nn._init import Init, count
+from nvfp.nn.dot_product_attention import DotProductAttention
+from nvfp.nn.functional._qkv import split_qkv
+from nvfp.nn.functional.rope import rope
+from nvfp.nn.layernorm_linear import LayerNormLinear
+from nvfp.nn.linear import Linear
+from nvfp.nn.module import Module
+from nvfp.nn.norm import LayerNorm, RMSNorm
+
+_NORMS = {"RMSNorm": RMSNorm, "LayerNorm": LayerNorm}
+
+
+class MultiheadAttention(Module):
+    """Self-attention with its projections: query, key and value are one GEMM, ``proj`` the other.
+
+    Args:
+        hidden_size: E, of input and output.
+        num_attention_heads: H.
+        kv_channels: D, length of a head; E / H unless given.
+        attention_dropout: chance that an attention weight is dropped in training.
+        layernorm_epsilon: eps of the input norm.
+        init_method: of the query, key and value weights; default normal with standard deviation 0.023.
+        output_layer_init_method: of ``proj.weight``.
+        layer_number: kept for TE's signature.
+        attn_mask_type: ``"causal"`` (top-left), ``"no_mask"``, ``"padding"``, ``"padding_causal"``,
+            ``"causal_bottom_right"``, ``"padding_causal_bottom_right"`` or ``"arbitrary"``.
+        window_size: (left, right) of a sliding window; -1 means no limit.
+        num_gqa_groups: G key and value heads for H query heads; H unless given.
+        return_bias: leave the bias of ``proj`` out and return it behind the result.
+        return_layernorm_output: return the normalized input too, as the last value.
+        input_layernorm: normalize the input; the projection is then `LayerNormLinear` ``layernorm_qkv``,
+            otherwise `Linear` ``qkv``.
+        attention_type: ``"self"``.
+        fuse_qkv_params: one parameter ``weight`` for all three instead of ``query_weight``, ``key_weight``,
+            ``value_weight`` (it is one GEMM in both cases).
+        zero_centered_gamma: of the input norm.
+        qkv_weight_interleaved: rows of the fused parameter are ordered per group: its queries, key, value;
+            otherwise all queries, all keys, all values.
+        rotary_pos_interleaved: rotate pairs of neighbours instead of halves.
+        bias: of both projections.
+        normalization: ``"LayerNorm"`` or ``"RMSNorm"``.
+        qkv_format: ``"bshd"``: input and result are (batch, sequence, hidden); ``"sbhd"``, TE's default: (sequence,
+            batch, hidden).
+        qk_norm_type: ``"RMSNorm"`` or ``"LayerNorm"``: normalize the heads of query and key.
+        qk_norm_eps: its eps.
+        qk_norm_before_rope: do so before the rotary embedding, not after it.
+        softmax_type: ``"vanilla"``.
+        dtype: of the parameters; float32 unless given. ``params_dtype`` is TE's name for it.
+        device: of the parameters; the default device unless given.
+        rng: a `nf.random.Generator` for initial values and dropout; without one fresh entropy.
+        name: shown in reports.
+        te: TE's other arguments (several devices, fused weight gradients), at their defaults only.
+
+    Raises:
+        ArgumentError: heads that do not divide, or an unknown word.
+        NotBuiltError: cross-attention, another layout, another softmax, or another of TE's arguments, by name.
+
+    Numerics: the GEMMs follow the recipe in force, attention computes in the dtype of the input.
+
+    Example:
+        >>> import nvfp as nf
+        >>> layer = nf.nn.MultiheadAttention(16, 4, num_gqa_groups=2, bias=False, device="cpu")
+        >>> layer(nf.ones((2, 3, 16), device="cpu")).shape, layer.qkv.key_weight.shape
+        ((2, 3, 16), (8, 16))
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_attention_heads: int,
+        kv_channels: int | None = None,
+        attention_dropout: float = 0.1,
+        layernorm_epsilon: float = 1e-5,
+        init_method: Init | None = None,
+        output_layer_init_method: Init | None = None,
+        layer_number: int | None = None,
+        *,
+        attn_mask_type: str = "causal",
+        window_size: tuple[int, int] | None = None,
+        num_gqa_groups: int | None = None,
+        return_bias: bool = False,
+        return_layernorm_output: bool = False,
+        input_layernorm: bool = False,
+        attention_type: str = "self",
+        fuse_qkv_params: bool = False,
+        zero_centered_gamma: bool = False,
+        qkv_weight_interleaved: bool = True,
+        rotary_pos_interleaved: bool = False,
+        bias: bool = True,
+        normalization: str = "LayerNorm",
+        qkv_format: str = "bshd",
+        qk_norm_type: str | None = None,
+        qk_norm_eps: float = 1e-6,
+        qk_norm_before_rope: bool = False,
+        softmax_type: str = "vanilla",
+        dtype: Any = None,
+        params_dtype: Any = None,
+        device: Any = None,
+        rng: Generator | None = None,
+        name: str = "",
+        **te: Any,
+    ) -> None:
+        super().__init__()
+        own = "MultiheadAttention"
+        _te.refuse(own, te, _te.BLOCK)
+        _te.one_of(own, "attention_type", attention_type, ("self",), ("cross",))
+        self.qkv_format = _te.one_of(own, "qkv_format", qkv_format, ("bshd", "sbhd"), ("thd",))
+        _te.one_of(own, "softmax_type", softmax_type, ("vanilla",), ("off-by-one", "learnable"))
+        self._sizes(hidden_size, num_attention_heads, num_gqa_groups, kv_channels)
+        self.layer_number, self.name = layer_number, name
+        self.attn_mask_type, self.window_size = attn_mask_type, window_size
+        self.input_layernorm, self.return_layernorm_output = bool(input_layernorm), bool(return_layernorm_output)
+        self.return_bias, self.rotary_pos_interleaved = bool(return_bias), bool(rotary_pos_interleaved)
+        self.qkv_weight_interleaved = bool(fuse_qkv_params and qkv_weight_interleaved)
+        dtype = _te.parameter_dtype(own, dtype, params_dtype)
+        options: dict[str, Any] = {"bias": bias, "dtype": dtype, "device": device, "rng": rng}
+        q, kv = self.num_attention_heads * self.kv_channels, self.num_gqa_groups * self.kv_channels
+        split = None if fuse_qkv_params else {"query": q, "key": kv, "value": kv}
+        projection = {**options, "init_method": init_method, "parameters_split": split}
+        if self.input_layernorm:
+            self.layernorm_qkv = LayerNormLinear(
+                self.hidden_size,
+                q + 2 * kv,
+                layernorm_epsilon,
+                normalization=normalization,
+                zero_centered_gamma=zero_centered_gamma,
+                return_layernorm_output=return_layernorm_output,
+                name=f"{name}.layernorm_linear_qkv" if name else "",
+                **projection,
+            )
+        else:
+            self.qkv = Linear(self.hidden_size, q + 2 * kv, name=f"{name}.linear_qkv" if name else "", **projection)
+        self._add_qk_norm(qk_norm_type, qk_norm_eps, qk_norm_before_rope, dtype, device)
+        self.core_attention = DotProductAttention(
+            self.num_attention_heads,
+            self.kv_channels,
+            num_gqa_groups=self.num_gqa_groups,
+            attention_dropout=attention_dropout,
+            attn_mask_type=attn_mask_type,
+            window_size=window_size,
+            layer_number=layer_number,
+            rng=rng,
+        )
+        self.proj = Linear(
+            q,
+            self.hidden_size,
+            init_method=output_layer_init_method,
+            return_bias=return_bias,
+            name=f"{name}.proj" if name else "",
+            **options,
+        )
+
+    def _sizes(self, hidden: Any, heads: Any, groups: Any, channels: Any) -> None:
+        own = "MultiheadAttention"
+        self.hidden_size = count(own, "hidden_size", hidden)
+        self.num_attention_heads = count(own, "num_attention_heads", heads)
+        self.num_gqa_groups = self.num_attention_heads if groups is None else count(own, "num_gqa_groups", groups)
+        if self.num_attention_heads % self.num_gqa_groups:
+            got = f"{self.num_attention_heads} heads, {self.num_gqa_groups} groups"
+            raise ArgumentError(message(own, "num_gqa_groups that divide the heads", got, "choose a divisor"))
+        if channels is None and self.hidden_size % self.num_attention_heads:
+            got = f"{self.hidden_size} and {self.num_attention_heads}"
+            do = "choose a divisor or pass kv_channels"
+            raise ArgumentError(message(own, "heads that divide hidden_size", got, do))
+        self.kv_channels = (
+            self.hidden_size // self.num_attention_heads if channels is None else count(own, "kv_channels", channels)
+        )
+
+    def _add_qk_norm(self, kind: str | None, eps: float, before_rope: bool, dtype: Any, device: Any) -> None:
+        self.q_norm: Module | None = None
+        self.k_norm: Module | None = None
+        self.qk_norm_before_rope = bool(before_rope)
+        if kind is not None:
+            _te.one_of("MultiheadAttention", "qk_norm_type", kind, tuple(_NORMS), ("L2Normalization",))
+            options: dict[str, Any] = {"eps": eps, "device": device, "dtype": dtype}
+            self.q_norm = _NORMS[kind](self.kv_channels, **options)
+            self.k_norm = _NORMS[kind](self.kv_channels, **options)
+
+    def forward(
+        self,
+        hidden_states: Array,
+        attention_mask: Array | tuple[Array, Array] | None = None,
+        *,
+        attn_mask_type: str | None = None,
+        window_size: tuple[int, int] | None = None,
+        is_first_microbatch: bool | None = None,
+        rotary_pos_emb: Array | tuple[Array, Array] | None = None,
+        **te: Any,
+    ) -> Any:
+        """Return the projected attention [B, L, E], and behind it what the constructor's ``return_`` arguments ask for.
+
+        Args:
+            hidden_states: [B, L, E] ([L, B, E] under ``"sbhd"``, and so the result).
+            attention_mask: bool, True = masked out: [B, 1, 1, L] for padding, broadcastable to [B, H, L, L]
+                for ``"arbitrary"``; see `DotProductAttention`.
+            attn_mask_type: in place of the constructor's.
+            window_size: in place of the constructor's.
+            is_first_microbatch: as in `Linear`.
+            rotary_pos_emb: angles of `RotaryPositionEmbedding`, or a pair of them for query and key.
+            te: TE's other arguments, at their defaults only.
+
+        Raises:
+            ShapeError: an input that is not [B, L, E].
+        """
+        _te.refuse("MultiheadAttention.forward", te, _te.ATTENTION_FORWARD)
+        x = array("MultiheadAttention", hidden_states)
+        if x.ndim != 3 or x.shape[2] != self.hidden_size:
+            expected = f"(batch, sequence, {self.hidden_size})"
+            raise ShapeError(message("MultiheadAttention", expected, x.shape, "reshape the input"))
+        normed = None
+        if self.input_layernorm:
+            mixed = self.layernorm_qkv(x, is_first_microbatch)
+            if self.return_layernorm_output:
+                mixed, normed = mixed
+        else:
+            mixed = self.qkv(x, is_first_microbatch)
+        query, key, value = split_qkv(
+            mixed,
+            self.num_attention_heads,
+            self.num_gqa_groups,
+            self.kv_channels,
+            interleaved=self.qkv_weight_interleaved,
+        )
+        if self.qkv_format == "sbhd":
+            query, key, value = (swapaxes(z, 0, 1) for z in (query, key, value))
+        query, key = self._placed(query, key, rotary_pos_emb)
+        context = self.core_attention(
+            query,
+            key,
+            value,
+            attention_mask=attention_mask,
+            attn_mask_type=attn_mask_type,
+            **({} if window_size is None else {"window_size": window_size}),
+        )
+        if self.qkv_format == "sbhd":
+            context = swapaxes(context, 0, 1)
+        y = self.proj(context, is_first_microbatch)
+        outputs = y if self.return_bias else (y,)
+        if self.return_layernorm_output and self.input_layernorm:
+            outputs = (*outputs, normed)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    def _placed(self, query: Array, key: Array, rotary: Any) -> tuple[Array, Array]:
+        """Query and key, normalized and rotated."""
+        if self.qk_norm_before_rope:
+            query, key = self._normed(query, key)
+        if rotary is not None:
+            q_freqs, k_freqs = rotary if isinstance(rotary, tuple) else (rotary, rotary)
+            query = rope(query, q_freqs, interleaved=self.rotary_pos_interleaved)
+            key = rope(key, k_freqs, interleaved=self.rotary_pos_interleaved)
+        return (query, key) if self.qk_norm_before_rope else self._normed(query, key)
+
+    def _normed(self, query: Array, key: Array) -> tuple[Array, Array]:
+        if self.q_norm is None or self.k_norm is None:
+            return query, key
+        return self.q_norm(query), self.k_norm(key)
+
+    def extra_repr(self) -> str:
+        """Sizes and mask."""
+        return (
+            f"hidden_size={self.hidden_size}, num_attention_heads={self.num_attention_heads}, "
+            f"num_gqa_groups={self.num_gqa_groups}, attn_mask_type={self.attn_mask_type}"
+        )

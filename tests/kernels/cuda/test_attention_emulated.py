@@ -1,0 +1,63 @@
+"""CUDA twins of softmax and attention on the CPU: kernels in the emulator, the composition over the CPU's stems."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nvfp.kernels.attention import Settings
+from nvfp.kernels.cuda import attention, softmax
+from nvfp.kernels.dropout import dropout
+from tests.kernels.cuda import emulator
+from tests.kernels.dense import BF16, F32, normal
+from tests.kernels.test_attention import compare, mask_for, problem
+from tests.oracles import softmax as oracle
+from tests.tolerances import check
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator.install(monkeypatch)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7, 9), (2, 5, 64), (1, 3, 4100), (2, 4096)], ids=str)
+def test_softmax(shape: tuple[int, ...]) -> None:
+    """A row per warp and per block, with and without vectors, masked and causal."""
+    x, columns = normal(shape, F32, scale=3.0), shape[-1]
+    mask = normal((shape[0],) + (1,) * (len(shape) - 2) + (columns,), seed=4) > 0.3
+    for hidden in (None, mask, mask[..., ::-1]):
+        for causal in (None, "top_left", "bottom_right"):
+            y, lse = softmax.softmax(x, scale=0.5, mask=hidden, causal=causal, dtype=BF16, out=None)
+            wanted, logs = oracle.softmax(x, 0.5, hidden, causal)
+            check(y, wanted, "softmax")
+            check(lse.reshape(logs.shape), logs, "softmax", scale=4)
+    rows, dy = y.reshape(-1, columns), normal((x.size // columns, columns))
+    dx = softmax.softmax_vjp(rows, dy, scale=0.3, dtype=BF16, out=None)
+    check(dx, oracle.softmax_vjp(rows, dy, 0.3), "softmax", scale=4)
+
+
+def test_constants_of_launcher_and_source_agree() -> None:
+    text = (emulator.SOURCES / "softmax.cu").read_text()
+    assert f"constexpr int MOST_THREADS = {softmax._MOST_THREADS};" in text
+
+
+@pytest.mark.parametrize(("dtype", "mask_type"), [(F32, "causal"), (F32, "padding"), (BF16, "arbitrary")], ids=str)
+@pytest.mark.parametrize("scores", [attention._SCORES, 1], ids=["whole", "entry by entry"])
+def test_composition(dtype: np.dtype, mask_type: str, scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gathered heads and views, shared groups, and the batch in parts give what the oracle gives."""
+    monkeypatch.setattr(attention, "_SCORES", scores)
+    draw: dict[str, Any] = {"key": 9, "ordinal": 1}
+    step = np.asarray(4, np.int64)
+    for batch, heads, groups in ((3, 4, 4), (3, 6, 2), (2, 2, 2), (1, 3, 1)):
+        arrays, mask = problem(batch, 6, 9, heads, groups, 8, 5, dtype), mask_for(mask_type, batch, heads, 6, 9)
+        for p in (0.0, 0.4):
+            factors: Any = 1.0
+            if p:
+                factors, _ = dropout(np.ones((batch, heads, 6, 9), F32), p, step=step, **draw)
+            settings = Settings(mask_type, 0.5, None, p, 9, 1, "composed")
+            q, k, v, dout = arrays
+            out, saved = attention.attention(q, k, v, mask, step if p else None, settings)
+            got = [out, *attention.attention_vjp(dout, q, k, v, out, saved)]
+            compare(got, arrays, mask_type, mask, 0.5, factors)

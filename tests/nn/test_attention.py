@@ -1,0 +1,183 @@
+"""Softmax and attention as the tape sees them, `DotProductAttention`, and `nf.explain_attention`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nvfp as nf
+from nvfp.errors import ArgumentError, DTypeError, GradientError, NotBuiltError, ShapeError
+from nvfp.kernels.dropout import dropout as drop
+from nvfp.nn._dropout import DropoutState
+from nvfp.nn.functional.attention import attention
+from nvfp.nn.functional.softmax import softmax
+from tests.kernels.dense import F32, normal
+from tests.oracles import attention as oracle, softmax as softmax_oracle
+from tests.tolerances import check
+
+
+def variables(*shapes: tuple[int, ...]) -> list[nf.Array]:
+    return [nf.asarray(normal(shape, F32, seed), requires_grad=True) for seed, shape in enumerate(shapes)]
+
+
+def check_gradients(q: nf.Array, k: nf.Array, v: nf.Array, y: nf.Array, off: np.ndarray, factors: Any = 1.0) -> None:
+    """Run backward from y [B, L, H, Dv] and hold y and the gradients against the oracle."""
+    arrays, scale = [np.asarray(x) for x in (q, k, v)], q.shape[-1] ** -0.5
+    dout = normal(y.shape, F32, 9)
+    check(np.asarray(y), oracle.attention(*arrays, off, scale, factors), "attention", scale=4)
+    y.backward(nf.asarray(dout))
+    for x, wanted in zip((q, k, v), oracle.attention_vjp(dout, *arrays, off, scale, factors)):
+        check(np.asarray(x.grad), wanted, "attention", scale=8)
+
+
+def test_softmax(device: Any) -> None:
+    (x,) = variables((2, 3, 5))
+    mask = normal((3, 5), seed=3) > 0
+    y = softmax(x, scale=0.5, mask=nf.asarray(mask), causal="bottom_right")
+    wanted, _ = softmax_oracle.softmax(np.asarray(x), 0.5, mask, "bottom_right")
+    check(np.asarray(y), wanted, "softmax")
+    dy = normal((2, 3, 5), seed=1)
+    y.backward(nf.asarray(dy))
+    check(np.asarray(x.grad), softmax_oracle.softmax_vjp(wanted, dy, 0.5), "softmax", scale=4)
+    assert softmax(nf.asarray([1.0, 1.0])).tolist() == [0.5, 0.5]
+
+
+def test_attention_of_a_fused_projection(device: Any) -> None:
+    """Gradients reach slices of one array."""
+    fused = nf.asarray(normal((2, 6, 3, 2, 8)), requires_grad=True)
+    parts = [fused[:, :, i] for i in range(3)]
+    off = oracle.hidden((2, 2, 6, 6), "causal")
+    y = attention(*parts)
+    dout = normal(y.shape, F32, 9)
+    y.backward(nf.asarray(dout))
+    wanted = oracle.attention_vjp(dout, *(np.asarray(x) for x in parts), off, 8**-0.5)
+    check(np.asarray(fused.grad), np.stack(wanted, axis=2), "attention", scale=8)
+
+
+def test_only_wanted_gradients(device: Any) -> None:
+    q, k, v = variables((1, 4, 2, 8), (1, 5, 1, 8), (1, 5, 1, 3))
+    for x in (q, v):
+        x.requires_grad = False
+    attention(q, k, v, attn_mask_type="no_mask").sum().backward()
+    assert q.grad is None and v.grad is None and k.grad.shape == k.shape
+
+
+def test_masks(device: Any) -> None:
+    q, k, v = variables((2, 4, 4, 8), (2, 6, 2, 8), (2, 6, 2, 8))
+    keys = np.arange(6) >= np.array([4, 6])[:, None]
+    queries = np.arange(4) >= np.array([4, 2])[:, None]
+    pair = queries[:, None, None, :], keys[:, None, None, :]
+    y = attention(q, k, v, attn_mask_type="padding", attention_mask=(nf.asarray(pair[0]), nf.asarray(pair[1])))
+    check_gradients(q, k, v, y, oracle.hidden((2, 4, 4, 6), "padding", pair))
+
+
+def test_a_mask_written_in_between_is_noticed(device: Any) -> None:
+    q, k, v = variables((1, 2, 1, 4), (1, 2, 1, 4), (1, 2, 1, 4))
+    mask = nf.zeros((2, 2), dtype=nf.bool)
+    y = attention(q, k, v, attn_mask_type="arbitrary", attention_mask=mask)
+    mask.storage.touch()
+    with pytest.raises(GradientError, match="attention"):
+        y.sum().backward()
+
+
+def test_dropout_draws_and_steps(device: Any) -> None:
+    q, k, v = variables((2, 5, 2, 8), (2, 5, 2, 8), (2, 5, 2, 8))
+    state = DropoutState(nf.random.default_rng(3))
+    draw = state.draw(q.raw)
+    options: dict[str, Any] = {"key": draw.key, "ordinal": draw.ordinal, "step": np.zeros((), np.int64)}
+    factors, _ = drop(np.ones((2, 2, 5, 5), F32), 0.4, **options)
+    y = attention(q, k, v, dropout=0.4, draw=draw, backend="composed")
+    check_gradients(q, k, v, y, oracle.hidden((2, 2, 5, 5), "causal"), factors)
+    assert int(state.state_dict()["dropout.step"]) == 1
+    assert state.calls == 0
+    with pytest.raises(ArgumentError, match="draw= with dropout"):
+        attention(q, k, v, dropout=0.4)
+
+
+def test_second_order_is_refused_by_name(device: Any) -> None:
+    def f(x: nf.Array) -> nf.Array:
+        return attention(x, x, x).sum()
+
+    with pytest.raises(GradientError, match="attention"):
+        nf.grad(lambda x: nf.grad(f)(x).sum())(nf.ones((1, 2, 1, 2)))
+
+
+@pytest.mark.parametrize("form", ["bshd", "sbhd"])
+def test_layer(device: Any, form: str) -> None:
+    layer = nf.nn.DotProductAttention(4, (8, 6), num_gqa_groups=2, qkv_format=form, softmax_scale=0.3)
+    q, k, v = (normal(s, F32, i) for i, s in enumerate(((2, 5, 4, 8), (2, 7, 2, 8), (2, 7, 2, 6))))
+    given = [nf.asarray(x if form == "bshd" else np.ascontiguousarray(x.swapaxes(0, 1))) for x in (q, k, v)]
+    y = np.asarray(layer(*given, attn_mask_type="causal_bottom_right"))
+    wanted = oracle.attention(q, k, v, oracle.hidden((2, 4, 5, 7), "causal_bottom_right"), 0.3).reshape(2, 5, 24)
+    check(y if form == "bshd" else y.swapaxes(0, 1), wanted, "attention", scale=4)
+    assert not layer.parameters() and not layer.state_dict()
+    assert repr(layer) == "DotProductAttention(4, (8, 6), num_gqa_groups=2, attn_mask_type='causal')"
+
+
+def test_layer_drops_in_training_only_and_resumes(device: Any) -> None:
+    def make() -> nf.nn.DotProductAttention:
+        return nf.nn.DotProductAttention(2, 8, attention_dropout=0.5, rng=nf.random.default_rng(0))
+
+    x = nf.asarray(normal((2, 6, 2, 8)))
+    layer = make()
+    plain = np.asarray(layer.eval()(x, x, x))
+    assert np.asarray(make().eval()(x, x, x)).tobytes() == plain.tobytes() and not layer.state_dict()
+    layer.train()
+    first = np.asarray(layer(x, x, x))
+    assert first.tobytes() != plain.tobytes() and first.tobytes() == np.asarray(make()(x, x, x)).tobytes()
+    state = {name: np.array(np.asarray(value)) for name, value in layer.state_dict().items()}
+    again = make()
+    again.load_state_dict(state)
+    assert np.asarray(again(x, x, x)).tobytes() == np.asarray(layer(x, x, x)).tobytes() != first.tobytes()
+
+
+def test_what_the_layer_refuses(device: Any) -> None:
+    layer = nf.nn.DotProductAttention(4, 8)
+    x = nf.ones((1, 2, 4, 8))
+    with pytest.raises(ShapeError, match=r"key_layer \[.., .., 4, 8\], got \(1, 2, 2, 8\)"):
+        layer(x, x[:, :, :2], x)
+    with pytest.raises(ArgumentError, match="a mask that 'causal' goes with"):
+        layer(x, x, x, nf.zeros((1, 1, 1, 2), dtype=nf.bool))
+    for options, error, text in (
+        ({"qkv_format": "thd"}, NotBuiltError, "thd"), ({"softmax_type": "learnable"}, NotBuiltError, "softmax_type"),
+        ({"num_gqa_groups": 3}, ArgumentError, "divides"), ({"attention_dropout": 2}, ArgumentError, "probability"),
+        ({"attn_mask_type": "left"}, ArgumentError, "attn_mask_type"), ({"colour": 1}, TypeError, "colour"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=text):
+            nf.nn.DotProductAttention(4, 8, **options)
+    with pytest.raises(NotBuiltError, match="core_attention_bias_type"):
+        layer(x, x, x, core_attention_bias_type="alibi")
+    assert nf.nn.DotProductAttention(4, 8, attn_mask_type="causal,padding").attn_mask_type == "padding_causal"
+
+
+def test_explain(device: Any) -> None:
+    q, k = nf.ones((2, 6, 4, 8)), nf.ones((2, 9, 2, 8))
+    choice = nf.explain_attention(q, k, k)
+    assert choice.backend == "composed" and choice.reasons["composed"] is None
+    why = "the arrays are on the CPU" if device.type == "cpu" else "bfloat16 and float16, not in float32"
+    assert why in (choice.reasons["cudnn"] or "") and f"not cudnn: {choice.reasons['cudnn']}" in repr(choice)
+    keys = nf.zeros((2, 1, 1, 9), dtype=nf.bool)
+    pair = nf.zeros((2, 1, 1, 6), dtype=nf.bool), keys
+    kind = "padding_causal_bottom_right"
+    for mask in (keys, pair):
+        assert nf.explain_attention(q, k, k, attn_mask_type=kind, attention_mask=mask).backend == "composed"
+    shapes = q.shape, k.shape, k.shape
+    assert nf.explain_attention(*shapes, attn_mask_type=kind, dtype=nf.float32).backend == "composed"
+    forced = nf.explain_attention(*shapes, backend="composed")
+    assert forced.backend == "composed" and forced.reasons["cudnn"]
+    if device.type == "cpu":
+        assert nf.explain_attention(*shapes, window_size=(3, 0)).backend is None
+    with pytest.raises(ShapeError, match=r"q \[B, Lq, H, D\]"):
+        nf.explain_attention((2, 6), k, k, dtype=nf.float32)
+    with pytest.raises(DTypeError, match="Arrays or their shapes"):
+        nf.explain_attention(3, k, k)  # type: ignore[arg-type]
+
+
+def test_explain_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nvfp.nn.functional.attention.cuda_problem", lambda: "no driver")
+    shape = (2, 8, 4, 64)
+    choice = nf.explain_attention(shape, shape, shape, device="cuda")
+    assert choice.backend is None and repr(choice).startswith("attention runs on: nothing here")
+    assert set(choice.reasons.values()) == {"no CUDA device here: no driver"}

@@ -1,0 +1,77 @@
+"""RotaryPositionEmbedding: the angles, their layouts, interpolation, and where they live."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nvfp as nf
+from nvfp.errors import ArgumentError, DTypeError
+from tests.tolerances import check
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(
+    ("dim", "percent", "base", "offset"), [(8, 1.0, 1e4, 0), (12, 0.5, 5e5, 3), (10, 0.85, 1e4, 7)]
+)
+def test_angles(device: Any, dim: int, percent: float, base: float, offset: int, interleaved: bool) -> None:
+    module = nf.nn.RotaryPositionEmbedding(dim, percent, rotary_base=base, interleaved=interleaved)
+    freqs = module(5, offset)
+    rotated = int(dim * percent)
+    assert freqs.shape == (5, 1, 1, rotated) and freqs.dtype == nf.float32 and not freqs.requires_grad
+    angles = (np.arange(5) + offset)[:, None] * base ** (-np.arange(0, rotated, 2) / rotated)
+    want = np.repeat(angles, 2, axis=1) if interleaved else np.concatenate((angles, angles), axis=1)
+    check(np.asarray(freqs)[:, 0, 0], want, "rotary")
+
+
+@pytest.mark.parametrize(("length", "factor"), [(6, 1 / 2), (8, 1 / 2), (16, 4 / 16)])
+def test_positions_are_interpolated(device: Any, length: int, factor: float) -> None:
+    """Learned 4 positions, factor 2: up to 8 the positions are halved, beyond they are squeezed into 4."""
+    plain = nf.nn.RotaryPositionEmbedding(4)(length)
+    module = nf.nn.RotaryPositionEmbedding(4, seq_len_interpolation_factor=2, pretrained_max_position_embeddings=4)
+    check(np.asarray(module(length)), np.asarray(plain, np.float64) * factor, "rotary")
+    alone = nf.nn.RotaryPositionEmbedding(4, seq_len_interpolation_factor=2)
+    assert np.array_equal(np.asarray(alone(length)), np.asarray(plain))
+
+
+def test_tables_are_kept_and_follow_the_device(device: Any) -> None:
+    module = nf.nn.RotaryPositionEmbedding(4)
+    first, second = module(6), module(6)
+    assert first.raw is second.raw and first.device == device and not module.state_dict()
+    for length in range(1, 40):
+        module(length)
+    assert len(module._tables) <= 8
+    model = nf.nn.Sequential(nf.nn.Linear(2, 2), module)
+    model.to("cpu", nf.bfloat16)
+    assert module(6).device == "cpu" and module(6).dtype == nf.float32
+    assert nf.nn.RotaryPositionEmbedding(4, device="cpu")(3).device == "cpu"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"dim": 5},
+        {"dim": 0},
+        {"dim": 10, "rotary_percent": 0.5},
+        {"dim": 4, "rotary_percent": 0.1},
+        {"dim": 4, "rotary_percent": 1.5},
+        {"dim": 4, "rotary_base": 0.0},
+        {"dim": 4, "rotary_base": float("nan")},
+        {"dim": 4, "seq_len_interpolation_factor": -1},
+        {"dim": 4, "pretrained_max_position_embeddings": 0},
+        {"dim": 4.0},
+    ],
+    ids=str,
+)
+def test_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises((ArgumentError, DTypeError)):
+        nf.nn.RotaryPositionEmbedding(**arguments)
+
+
+def test_refused_lengths() -> None:
+    module = nf.nn.RotaryPositionEmbedding(4)
+    for call in (lambda: module(0), lambda: module(2.5), lambda: module(3, "a")):
+        with pytest.raises((ArgumentError, DTypeError)):
+            call()
