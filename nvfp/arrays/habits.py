@@ -95,13 +95,14 @@ def _misfit(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error:
     if next(iter(parameters), "") == "self":
         parameters.pop("self")
         args = args[1:]
-    named = {n: p for n, p in parameters.items() if p.kind is not Parameter.POSITIONAL_ONLY}
+    named = {n: p for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     for name, value in kwargs.items():
         if name not in named:
             own = next((n for n in _KEYWORDS.get(name, ()) if n in parameters), None)
             do = f"write {own}=" if own in named else f"pass {own} by position" if own else "leave it out"
             shown = value if isinstance(value, bool | int | float | str | tuple | None) else type(value).__name__
-            return DTypeError(message(op, f"keywords out of {', '.join(named)}", f"{name}={shown!r}", do))
+            expected = f"keywords out of {', '.join(named)}" if named else "no keywords"
+            return DTypeError(message(op, expected, f"{name}={shown!r}", do))
     count = sum(p.kind is not Parameter.KEYWORD_ONLY for p in parameters.values())
     if len(args) > count:
         lengths = all(isinstance(a, int) and not isinstance(a, bool) for a in args)

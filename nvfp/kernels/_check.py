@@ -18,6 +18,7 @@ __all__ = ["Overflow"]  # the contracts take it from here
 Words = tuple[Any | None, Any | None]
 
 FLOAT32 = np.dtype(np.float32)
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 FLOATS: tuple[np.dtype, ...] = (
     FLOAT32, np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float64),
 )  # fmt: skip
@@ -36,6 +37,19 @@ def check_choice(op: str, name: str, value: object, choices: tuple[str, ...]) ->
     """Raise unless ``value`` is one of ``choices``."""
     if value not in choices:
         raise ArgumentError(message(op, f"{name} out of {choices}", repr(value), "name one of these"))
+
+
+def check_factor(op: str, name: str, value: Any) -> float:
+    """Return a real factor as a float; raise unless float32 holds it (NaN and inf are no factors)."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        factor = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise DTypeError(message(op, f"{name} as a real number", repr(value), "pass a float")) from None
+    if not -FLOAT32_MAX <= factor <= FLOAT32_MAX:
+        raise ArgumentError(message(op, f"a finite float32 {name}", repr(value), "pass a finite number"))
+    return factor
 
 
 def not_built(op: str, name: str, value: object, plain: object) -> None:

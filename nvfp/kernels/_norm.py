@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
-from nvfp.kernels._check import FLOAT32
+from nvfp.kernels._check import FLOAT32, FLOAT32_MAX
 from nvfp.kernels._dense import check_computed, contiguous
 
 
@@ -30,9 +30,9 @@ def check_norm(op: str, x: Any, weight: Any, bias: Any | None = None) -> None:
 
 
 def check_eps(op: str, eps: float) -> float:
-    """Return ``eps`` as a float; raise unless it is a finite number of at least 0."""
-    if isinstance(eps, bool) or not isinstance(eps, int | float | np.floating) or not (math.isfinite(eps) and eps >= 0):
-        raise ArgumentError(message(op, "a finite eps >= 0", repr(eps), "pass e.g. 1e-5"))
+    """Return ``eps`` as a float; raise unless it is a number of at least 0 that float32 holds."""
+    if isinstance(eps, bool) or not isinstance(eps, int | float | np.floating) or not 0 <= eps <= FLOAT32_MAX:
+        raise ArgumentError(message(op, "a finite float32 eps >= 0", repr(eps), "pass e.g. 1e-5"))
     return float(eps)
 
 

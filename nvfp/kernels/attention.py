@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nvfp.errors import ArgumentError, DTypeError, NotBuiltError, ShapeError, message
-from nvfp.kernels._check import check_choice
+from nvfp.kernels._check import check_choice, check_factor
 from nvfp.kernels._dense import check_computed
 from nvfp.kernels._dispatch import Kind, backend as twin_of, module, place_like
 from nvfp.kernels.dropout import check_probability, check_step
@@ -146,8 +146,8 @@ def attention(
     Raises:
         DTypeError: dtypes that differ or are others, a mask that is not bool, a step that is no int64 word.
         ShapeError: shapes or a mask that do not fit, or G that does not divide H.
-        ArgumentError: an unknown mask type or backend, a mask where none belongs or none where one does, a
-            probability out of range, or a backend that cannot do it (the message says why).
+        ArgumentError: an unknown mask type or backend, a mask where none belongs or none where one does, a scale or
+            a probability out of range, or a backend that cannot do it (the message says why).
         NotBuiltError: a window that no usable backend has.
         DeviceError: arrays on different devices.
 
@@ -283,7 +283,7 @@ def check_settings(
             check_mask("attention", part, shape)
     elif mask is not None:
         check_mask("attention", mask, full)
-    factor = (depth**-0.5 if depth else 1.0) if scale is None else float(scale)
+    factor = (depth**-0.5 if depth else 1.0) if scale is None else check_factor("attention", "scale", scale)
     return Settings(mask_type, factor, _window(mask_type, window), float(dropout), key, ordinal, backend)
 
 

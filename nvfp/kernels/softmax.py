@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nvfp.errors import DTypeError, ShapeError, message
-from nvfp.kernels._check import check_choice, check_out
+from nvfp.kernels._check import check_choice, check_factor, check_out
 from nvfp.kernels._dense import check_computed, check_computed_dtype, contiguous, deliver, plain_out
 from nvfp.kernels._dispatch import backend
 
@@ -71,7 +71,7 @@ def softmax(
     Raises:
         DTypeError: x or dtype another one, or a mask that is not bool.
         ShapeError: no axis, a causal x of one axis, or a mask or out that does not fit.
-        ArgumentError: another ``causal``.
+        ArgumentError: another ``causal``, or a scale that float32 does not hold.
         DeviceError: arrays on different devices.
 
     Numerics:
@@ -88,14 +88,14 @@ def softmax(
         >>> y.tolist(), np.exp(lse).round(4).tolist()
         ([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], [1.0, 2.0])
     """
-    dtype = _check(x, mask, causal, dtype, out)
+    dtype, factor = _check(x, mask, causal, dtype, out), check_factor("softmax", "scale", scale)
     shape = x.shape
     matrix = shape if len(shape) > 1 else (1, *shape)
     if mask is not None:
         mask = mask.reshape((1,) * (len(matrix) - mask.ndim) + mask.shape)
     target = plain_out(out)
     y, lse = backend("softmax", x, mask, out).softmax(
-        contiguous(x).reshape(matrix), scale=float(scale), mask=mask, causal=causal, dtype=dtype,
+        contiguous(x).reshape(matrix), scale=factor, mask=mask, causal=causal, dtype=dtype,
         out=None if target is None else target.reshape(matrix),
     )  # fmt: skip
     lse = lse.reshape(shape[:-1])
@@ -119,6 +119,7 @@ def softmax_vjp(y: Any, dy: Any, *, scale: float = 1.0, dtype: np.dtype | None =
 
     Raises:
         DTypeError: a dtype other than the three.
+        ArgumentError: a scale that float32 does not hold.
         ShapeError: shapes that do not fit.
         DeviceError: arrays on different devices.
 
@@ -144,9 +145,10 @@ def softmax_vjp(y: Any, dy: Any, *, scale: float = 1.0, dtype: np.dtype | None =
         dtype = dy.dtype if out is None else out.dtype
     check_computed_dtype(op, dtype)
     check_out(op, out, y.shape, dtype)
+    factor = check_factor(op, "scale", scale)
     rows, target = (math.prod(y.shape[:-1]), y.shape[-1]), plain_out(out)
     dx = backend("softmax", y, dy, out).softmax_vjp(
-        contiguous(y).reshape(rows), contiguous(dy).reshape(rows), scale=float(scale), dtype=dtype,
+        contiguous(y).reshape(rows), contiguous(dy).reshape(rows), scale=factor, dtype=dtype,
         out=None if target is None else target.reshape(rows),
     )  # fmt: skip
     return out if target is not None else deliver(dx.reshape(y.shape), out)

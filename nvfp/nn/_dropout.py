@@ -7,7 +7,8 @@ used, so that its backward has the same mask although others have advanced the w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +93,22 @@ class DropoutState:
         self.calls += 1
         return Draw(self._key, ordinal, word, self)
 
+    @contextmanager
+    def drawing(self, raw: Any) -> Iterator[Draw]:
+        """Give the next call's place to a block; one that raises has drawn nothing.
+
+        Args:
+            raw: the raw array that will be dropped.
+        """
+        before = self.calls
+        draw = self.draw(raw)
+        try:
+            yield draw
+        except BaseException:
+            if self.calls == before + 1:
+                self.calls = before
+            raise
+
     def state_dict(self) -> dict[str, Any]:
         """Return what resumes the sequence, as raw arrays for `Module.extra_state`; empty before the first call."""
         if self._step is None and not (self._start or self.calls):
@@ -115,7 +132,7 @@ class DropoutState:
             raise StateError(message("load_state_dict", f"the keys {_NAMES}", sorted(state), "drop these keys"))
         try:
             calls, key, step = (int(np.asarray(state[name]).reshape(()).item()) for name in _NAMES)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise StateError(message("load_state_dict", "dropout state in numbers", error, "load it again")) from error
         if not (0 <= key < 2**64 and calls >= 0 and -(2**63) <= step < 2**63):
             got = f"key {key}, step {step}, calls {calls}"

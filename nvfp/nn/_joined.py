@@ -17,7 +17,7 @@ from nvfp.arrays.functions.joining import concat
 from nvfp.arrays.random import Generator
 from nvfp.arrays.storage import Storage, copy_into
 from nvfp.autograd.tape import record
-from nvfp.errors import ArgumentError, DTypeError, message
+from nvfp.errors import ArgumentError, DTypeError, StateError, message
 from nvfp.nn._init import Init, count
 from nvfp.nn.module import Module
 
@@ -59,8 +59,12 @@ class Joined:
         if len(self.names) == 1:
             return getattr(owner, self.names[0])
         parts = [getattr(owner, name) for name in self.names]
-        if all(p is None for p in parts):
+        absent = [name for name, p in zip(self.names, parts, strict=True) if p is None]
+        if len(absent) == len(parts):
             return None
+        if absent:
+            expected, got = f"all of {', '.join(self.names)}, or None for each", f"None for {', '.join(absent)}"
+            raise StateError(message(type(owner).__name__, expected, got, "assign a parameter to each, or to none"))
         if len(self._views) != len(parts) or any(
             getattr(p, "raw", None) is not v for p, v in zip(parts, self._views, strict=True)
         ):
@@ -72,15 +76,19 @@ class Joined:
         return wrap(self._whole, node=node, storage=self._storage)
 
     def lay(self, owner: Module) -> None:
-        """Move the parts side by side into one new buffer; the parameter objects stay."""
-        if len(self.names) == 1 or self.names[0] not in owner._parameters:
+        """Move the parts side by side into one new buffer; the parameter objects stay.
+
+        Parts that are absent, or assigned with other dtypes or lengths, stay where they are.
+        """
+        self._views, self._storage = (), None
+        parts = [owner._parameters[name] for name in self.names if name in owner._parameters]
+        kinds = {(p.dtype, p.device, p.shape[1:]) for p in parts}
+        if len(self.names) == 1 or len(parts) < len(self.names) or len(kinds) > 1:
             return
-        parts = [owner._parameters[name] for name in self.names]
         first = parts[0]
         self._bounds = [0, *accumulate(p.shape[0] for p in parts)]
         self._whole = empty_raw((self._bounds[-1], *first.shape[1:]), first.dtype, first.device)
         self._views = tuple([self._whole[a:b] for a, b in pairwise(self._bounds)])
-        self._storage = None
         for part, raw in zip(parts, self._views, strict=True):
             copy_into(raw, part.raw)
             part._rebind(raw)

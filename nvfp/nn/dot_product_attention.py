@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from nvfp.arrays.array import Array
@@ -130,12 +131,12 @@ class DotProductAttention(Module):
             q, k, v = (swapaxes(x, 0, 1) for x in (q, k, v))
         kind = self.attn_mask_type if attn_mask_type is None else _mask_type(attn_mask_type)
         p = self.attention_dropout if self.training else 0.0
-        y = attention(
-            q, k, v,
-            attn_mask_type=kind, attention_mask=attention_mask, softmax_scale=self.softmax_scale,
-            window_size=self.window_size if window_size is None else window_size,
-            dropout=p, draw=self._dropout.draw(q.raw) if p else None,
-        )  # fmt: skip
+        with self._dropout.drawing(q.raw) if p else nullcontext() as draw:
+            y = attention(
+                q, k, v,
+                attn_mask_type=kind, attention_mask=attention_mask, softmax_scale=self.softmax_scale,
+                window_size=self.window_size if window_size is None else window_size, dropout=p, draw=draw,
+            )  # fmt: skip
         if self.qkv_format == "sbhd":
             y = swapaxes(y, 0, 1)
         return reshape(y, (*y.shape[:2], y.shape[2] * y.shape[3]))

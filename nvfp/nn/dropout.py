@@ -47,7 +47,8 @@ class Dropout(Module):
         """Return dropout(x), plus ``residual`` (of the shape and dtype of x) where one is given."""
         x = array("Dropout", x)
         if self.training and self.p:
-            return dropout(x, self.p, self._dropout.draw(x.raw), residual=residual)
+            with self._dropout.drawing(x.raw) as draw:
+                return dropout(x, self.p, draw, residual=residual)
         return x if residual is None else x + residual
 
     def extra_state(self) -> dict[str, Any]:

@@ -163,7 +163,7 @@ class Module:
                     "load_state_dict",
                     "exactly the module's names",
                     f"missing {missing}, unknown {unknown}",
-                    "pass strict=False to load what fits",
+                    _remedy(missing, unknown),
                 )
             )
         values = {
@@ -246,6 +246,16 @@ def _extra_name(key: str) -> tuple[str, str]:
     parts = key.split(".")
     at = max((i for i, part in enumerate(parts[:-1]) if part in _EXTRA), default=len(parts))
     return ".".join(parts[:at]), ".".join(parts[at:])
+
+
+def _remedy(missing: list[str], unknown: list[str]) -> str:
+    """What to do about names that differ; ``weight`` on one side and ``query_weight`` on the other has a reason."""
+    for parts, wholes in ((missing, unknown), (unknown, missing)):
+        for key in parts:
+            prefix, dot, name = key.rpartition(".")
+            if f"{prefix}{dot}{name.rpartition('_')[2]}" in wholes:
+                return "make the module as the saved one: with the same fuse_qkv_params (or parameters_split)"
+    return "pass strict=False to load what fits"
 
 
 @contextmanager

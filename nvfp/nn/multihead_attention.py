@@ -257,7 +257,11 @@ class MultiheadAttention(Module):
         if self.qk_norm_before_rope:
             query, key = self._normed(query, key)
         if rotary is not None:
-            q_freqs, k_freqs = rotary if isinstance(rotary, tuple) else (rotary, rotary)
+            pair = rotary if isinstance(rotary, tuple) else (rotary, rotary)
+            if len(pair) != 2:
+                expected, do = "rotary_pos_emb for query and key", "pass one Array, or two"
+                raise ArgumentError(message("MultiheadAttention", expected, f"{len(pair)} of them", do))
+            q_freqs, k_freqs = pair
             query = rope(query, q_freqs, interleaved=self.rotary_pos_interleaved)
             key = rope(key, k_freqs, interleaved=self.rotary_pos_interleaved)
         return (query, key) if self.qk_norm_before_rope else self._normed(query, key)

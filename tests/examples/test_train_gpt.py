@@ -1,56 +1,17 @@
-"""The main job as a user runs it: files written, exit codes, resume, Ctrl-C. Small sizes."""
+"""The main job as a user runs it: files written, exit codes, options, --resume, Ctrl-C. Small sizes."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import signal
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import nvfp as nf
 from nvfp.device import cuda_problem
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-SMALL = [
-    "--steps",
-    "4",
-    "--batch",
-    "32",
-    "--hidden",
-    "64",
-    "--embedding",
-    "8",
-    "--val-windows",
-    "256",
-    "--log-every",
-    "1",
-]
-
-
-@pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    yield importlib.import_module("train_gpt")
-    for name in ("train_gpt", "corpus"):
-        sys.modules.pop(name, None)
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("texts")
-    for i in range(40):
-        (folder / f"{i:02}.txt").write_text(f"file {i}: " + "the quick brown fox jumps over the lazy dog. " * 8)
-    return folder
-
-
-def run(job: Any, texts: Path, out: Path, *extra: str) -> int:
-    return int(job.main(["--data", str(texts), "--out", str(out), "--device", "cpu", *SMALL, *extra]))
+from tests.examples.job import NAMES, job as job, run, same_checkpoints, texts as texts
 
 
 def test_all_recipes_write_their_files_and_a_table(
@@ -58,56 +19,33 @@ def test_all_recipes_write_their_files_and_a_table(
 ) -> None:
     assert run(job, texts, tmp_path, "--recipe", "all") == 0
     metrics = json.loads((tmp_path / "metrics.json").read_text())
-    names = ["bf16", "fp8", "fp8-current", "mxfp8", "nvfp4"]
-    assert list(metrics["recipes"]) == names and len(metrics["corpus_sha256"]) == 64
-    for name in names:
+    assert list(metrics["recipes"]) == NAMES and len(metrics["corpus_sha256"]) == 64
+    assert metrics["options"]["model"] == "gpt" and metrics["options"]["hidden"] == 32
+    keys = {"val_loss", "tokens_per_s", "weight_bytes", "peak_memory_bytes", "peak_memory_source"}
+    for name in NAMES:
         row = metrics["recipes"][name]
-        assert set(row) == {"val_loss", "tokens_per_s", "weight_bytes"} and 0 < row["val_loss"] < 6
+        assert set(row) == keys and 0 < row["val_loss"] < 6 and row["peak_memory_bytes"] > 1 << 20
         assert (tmp_path / f"{name}.safetensors").stat().st_size > 0
     sizes = [metrics["recipes"][n]["weight_bytes"] for n in ("bf16", "mxfp8", "fp8", "nvfp4")]
     assert sizes == sorted(sizes, reverse=True)
     assert (tmp_path / "loss.png").stat().st_size > 10_000
     printed = capsys.readouterr().out
-    assert "vs bf16" in printed and "+0.00 %" in printed and "sample:" in printed
+    for text in ("vs bf16", "+0.00 %", "sample:", "peak memory", " MiB", "tokens are predicted bytes"):
+        assert text in printed
 
 
-@pytest.mark.parametrize("recipe", ["bf16", "fp8", "fp8-current", "mxfp8", "nvfp4"])
-def test_resume_has_the_bits_of_an_uninterrupted_run(job: Any, texts: Path, tmp_path: Path, recipe: str) -> None:
-    assert run(job, texts, tmp_path / "whole", "--recipe", recipe) == 0
-    # The schedule depends on --steps, so the first half is a run of four steps that stops after two.
-    original = job.train
-
-    def stop_early(run_: Any, corpus: Any, args: Any, device: Any, stop: Any) -> None:
-        steps, args.steps = args.steps, 2
-        schedule, job.schedule = job.schedule, lambda step, a: schedule(step, _with_steps(a, steps))
-        try:
-            original(run_, corpus, args, device, stop)
-        finally:
-            args.steps, job.schedule = steps, schedule
-
-    job.train = stop_early
-    assert run(job, texts, tmp_path / "half", "--recipe", recipe) == 0
-    job.train = original
-    half = tmp_path / "half" / f"{recipe}.safetensors"
-    assert run(job, texts, tmp_path / "rest", "--recipe", recipe, "--resume", str(half)) == 0
-    whole, rest = (nf.load(tmp_path / d / f"{recipe}.safetensors", device="cpu") for d in ("whole", "rest"))
-    assert whole.keys() == rest.keys()
-    for key in whole:
-        assert np.asarray(whole[key]).tobytes() == np.asarray(rest[key]).tobytes(), key
-    losses = [
-        json.loads((tmp_path / d / "metrics.json").read_text())["recipes"][recipe]["val_loss"]
-        for d in ("whole", "rest")
-    ]
-    assert losses[0] == losses[1]
+def test_the_mlp_is_still_there(job: Any, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(job, texts, tmp_path, "--recipe", "mxfp8", model="mlp") == 0
+    assert "mlp with" in capsys.readouterr().out
+    assert json.loads((tmp_path / "metrics.json").read_text())["options"]["context"] == 16
 
 
-def _with_steps(args: Any, steps: int) -> Any:
-    return type(args)(**{**vars(args), "steps": steps})
-
-
-def test_ctrl_c_saves_checkpoint_metrics_and_plot(
-    job: Any, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("recipe", NAMES)
+def test_resume_has_the_bits_of_an_uninterrupted_run(
+    job: Any, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
 ) -> None:
+    options = ("--recipe", recipe, "--dropout", "0.2")
+    assert run(job, texts, tmp_path / "whole", *options) == 0
     original = job.train_step
 
     def interrupt(run_: Any, x: Any, y: Any) -> Any:
@@ -116,16 +54,33 @@ def test_ctrl_c_saves_checkpoint_metrics_and_plot(
         return original(run_, x, y)
 
     monkeypatch.setattr(job, "train_step", interrupt)
-    assert run(job, texts, tmp_path, "--recipe", "all") == 130
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["bf16.safetensors", "loss.png", "metrics.json"]
-    _, metadata = nf.files.load_with_metadata(tmp_path / "bf16.safetensors", device="cpu")
+    assert run(job, texts, tmp_path / "half", *options) == 130
+    monkeypatch.setattr(job, "train_step", original)
+    half = tmp_path / "half" / f"{recipe}.safetensors"
+    _, metadata = nf.files.load_with_metadata(half, device="cpu")
     assert json.loads(metadata["nvfp.checkpoint"])["extra"]["step"] == 2
-    monkeypatch.undo()
-    half = str(tmp_path / "bf16.safetensors")
-    assert run(job, texts, tmp_path / "rest", "--recipe", "bf16", "--resume", half) == 0
-    assert run(job, texts, tmp_path / "whole", "--recipe", "bf16") == 0
-    rest, whole = (nf.load(tmp_path / d / "bf16.safetensors", device="cpu") for d in ("rest", "whole"))
-    assert all(np.asarray(rest[key]).tobytes() == np.asarray(whole[key]).tobytes() for key in whole)
+    assert any("dropout.key" in key for key in nf.load(half, device="cpu"))
+    assert run(job, texts, tmp_path / "rest", *options, "--resume", str(half)) == 0
+    same_checkpoints(tmp_path / "whole" / half.name, tmp_path / "rest" / half.name)
+    losses = [
+        json.loads((tmp_path / folder / "metrics.json").read_text())["recipes"][recipe]["val_loss"]
+        for folder in ("whole", "rest")
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_ctrl_c_saves_checkpoint_metrics_and_plot(
+    job: Any, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = job.train_step
+
+    def interrupt(run_: Any, x: Any, y: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return original(run_, x, y)
+
+    monkeypatch.setattr(job, "train_step", interrupt)
+    assert run(job, texts, tmp_path, "--recipe", "all", model="mlp") == 130
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bf16.safetensors", "loss.png", "metrics.json"]
 
 
 def test_a_second_ctrl_c_stops_at_once(job: Any) -> None:
@@ -138,31 +93,70 @@ def test_a_second_ctrl_c_stops_at_once(job: Any) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_wrong_recipe_for_a_checkpoint(
+def test_tokens_count_every_predicted_byte(job: Any, texts: Path, tmp_path: Path) -> None:
+    for model, per_step in (("gpt", 2 * 16), ("mlp", 32)):
+        assert run(job, texts, tmp_path, "--recipe", "bf16", model=model) == 0
+        _, metadata = nf.files.load_with_metadata(tmp_path / "bf16.safetensors", device="cpu")
+        assert json.loads(metadata["nvfp.checkpoint"])["extra"]["tokens"] == 3 * per_step  # the first step compiles
+
+
+def test_resume_refuses_what_belongs_to_another_run(
     job: Any, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(job, texts, tmp_path, "--recipe", "bf16") == 0
-    before = (tmp_path / "bf16.safetensors").read_bytes()
-    assert run(job, texts, tmp_path, "--recipe", "mxfp8", "--resume", str(tmp_path / "bf16.safetensors")) == 2
-    assert "holds recipe bf16" in capsys.readouterr().err
-    assert (tmp_path / "bf16.safetensors").read_bytes() == before
+    assert run(job, texts, tmp_path, "--recipe", "bf16", model="mlp") == 0
+    saved = tmp_path / "bf16.safetensors"
+    before = saved.read_bytes()
+    other = tmp_path / "other.txt"
+    other.write_text("another text. " * 1000)
+    (tmp_path / "plain").mkdir()
+    nf.save(tmp_path / "plain" / "x.safetensors", nf.ones((2,), device="cpu"))
+    cases = [
+        (["--recipe", "mxfp8"], "holds recipe bf16, not mxfp8; pass --recipe bf16"),
+        (["--recipe", "bf16", "--seed", "1"], "was made with --seed 0; pass the same"),
+        (["--recipe", "bf16", "--hidden", "32", "--batch", "8"], "was made with --batch 32 --hidden 64; pass the same"),
+        (["--recipe", "bf16", "--data", str(other)], "was made from another corpus (sha256"),
+        (["--recipe", "bf16", "--resume", str(tmp_path / "plain" / "x.safetensors")], "no checkpoint of this script"),
+    ]
+    for arguments, text in cases:
+        capsys.readouterr()
+        assert run(job, texts, tmp_path, "--resume", str(saved), *arguments, model="mlp") == 2, arguments
+        error = capsys.readouterr().err
+        assert text in error and len(error.splitlines()) == 1, error
+    assert saved.read_bytes() == before
+
+
+def test_one_file_is_a_corpus(job: Any, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    book = tmp_path / "book"  # any name will do
+    book.write_bytes(b"".join(path.read_bytes() for path in sorted(texts.iterdir())))
+    assert run(job, book, tmp_path / "out", "--recipe", "bf16", model="mlp") == 0
+    size = book.stat().st_size
+    assert f"1 files, {size - size // 20:,} training and {size // 20:,} validation bytes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--data", "no/such/folder"], "not a readable folder"),
+        (["--data", "no/such/folder"], "not a readable file or folder"),
         (["--recipe", "fp7"], "invalid choice: 'fp7'"),
         (["--steps", "0"], "--steps must be at least 1"),
+        (["--log-every", "0"], "--log-every must be at least 1"),
+        (["--dropout", "1"], "--dropout must be from 0 to below 1"),
+        (["--lr", "nan"], "--lr must be positive"),
+        (["--hidden", "130", "--heads", "4"], "--hidden must be an even multiple of --heads, got 130 and 4"),
+        (["--embedding", "8"], "--embedding is no option of --model gpt"),
+        (["--model", "mlp", "--layers", "2"], "--layers is no option of --model mlp"),
+        (["--model", "mlp", "--dropout", "0.1"], "--dropout is no option of --model mlp"),
+        (["--graph"], "--graph captures a CUDA graph and the device is cpu"),
+        (["--context", "100000000"], "is longer than the train part of the corpus"),
         (["--resume", "x", "--recipe", "all"], "--resume goes on with one recipe"),
         (["--resume", "no-such-file", "--steps", "1"], "no-such-file"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
+    job: Any, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
 ) -> None:
     try:
-        code = job.main(["--device", "cpu", "--out", str(tmp_path), *arguments])
+        code = job.main(["--device", "cpu", "--data", str(texts), "--out", str(tmp_path), *arguments])
     except SystemExit as stop:
         code = stop.code
     error = capsys.readouterr().err
@@ -172,13 +166,30 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 def test_cuda_without_a_gpu(job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if cuda_problem() is None:
-        assert job.choose_device("cuda").type == "cuda"
+        assert job.choose_device(job.parse(["--device", "cuda"], None)).type == "cuda"
         return
     assert job.main(["--device", "cuda", "--out", str(tmp_path)]) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1 and "--device cuda" in lines[0]
 
 
-def test_an_empty_folder(job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert job.main(["--data", str(tmp_path), "--device", "cpu", "--out", str(tmp_path)]) == 2
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_too_little_text(job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    source = tmp_path
+    if kind == "file":
+        source = tmp_path / "short.txt"
+        source.write_text("short")
+    assert job.main(["--data", str(source), "--device", "cpu", "--out", str(tmp_path)]) == 2
     assert "are needed" in capsys.readouterr().err
+
+
+def test_defaults_follow_the_model_and_its_width(job: Any) -> None:
+    shapes = {
+        "": (16, 64, 2, 128, 4, 0.002),
+        "--layers 12 --hidden 768 --context 1024": (16, 1024, 12, 768, 12, 0.000816),
+        "--model mlp": (512, 16, None, 512, None, 0.003),
+    }
+    for line, expected in shapes.items():
+        args = job.parse(line.split(), None)
+        found = (args.batch, args.context, args.layers, args.hidden, args.heads, args.lr)
+        assert found == expected, line

@@ -112,7 +112,9 @@ def attention(
     mask: Any = None,
     rope: bool = False,
     interleaved_rope: bool = False,
-    qk_norm: bool = False,
+    qk_norm: str | None = None,
+    qk_eps: float = 1e-6,
+    qk_norm_first: bool = False,
     **options: Any,
 ) -> tuple[Any, Any]:
     """MultiheadAttention (causal unless a mask is given): its output and that of its norm."""
@@ -128,10 +130,17 @@ def attention(
     else:
         q, k, v = (linear(normed, own, f"{part}_") for part in ("query", "key", "value"))
         q, k, v = (anp.reshape(z, (*x.shape[:2], n, -1)) for z, n in ((q, heads), (k, groups), (v, groups)))
+
+    def normed_heads(z: Any, name: str) -> Any:
+        weight, bias = p[f"{name}_norm.weight"], p.get(f"{name}_norm.bias")
+        return norm(z, weight, bias, rms=qk_norm == "RMSNorm", eps=qk_eps)
+
+    if qk_norm and qk_norm_first:
+        q, k = normed_heads(q, "q"), normed_heads(k, "k")
     if rope:
         q, k = (rotate(z, interleaved=interleaved_rope) for z in (q, k))
-    if qk_norm:
-        q, k = (norm(z, p[f"{n}_norm.weight"], None, rms=True, eps=1e-6) for z, n in ((q, "q"), (k, "k")))
+    if qk_norm and not qk_norm_first:
+        q, k = normed_heads(q, "q"), normed_heads(k, "k")
     hidden = causal(x.shape[1]) if mask is None else mask
     return linear(attend(q, k, v, hidden), p, "proj."), normed
 
@@ -145,10 +154,11 @@ def layer(
     parallel: bool = False,
     rms: bool = False,
     zero_centered: bool = False,
+    eps: float = 1e-5,
     **options: Any,
 ) -> Any:
     """TransformerLayer without dropout."""
-    norms: dict[str, Any] = {"rms": rms, "zero_centered": zero_centered}
+    norms: dict[str, Any] = {"rms": rms, "zero_centered": zero_centered, "eps": eps}
     attended, normed = attention(x, part(p, "self_attention."), **norms, **options)
     if parallel:
         return x + attended + mlp(x, part(p, "layernorm_mlp."), kind=kind, **norms)[0]
@@ -164,3 +174,9 @@ def values_and_gradients(function: Any, x: np.ndarray, p: Params, dy: np.ndarray
     vjp, y = make_vjp(lambda args: function(*args))((np.asarray(x, np.float64), wide))
     dx, dp = vjp(np.asarray(dy, np.float64))
     return y, dx, dp
+
+
+def gradient_scale(name: str, gradients: Params) -> float:
+    """Size of a gradient; that of a key's bias is 0 (softmax does not see it), so it errs like its neighbour's."""
+    neighbour = name.replace("key_bias", "value_bias").replace("k_norm.bias", "q_norm.bias")
+    return float(np.abs(gradients[neighbour]).max())

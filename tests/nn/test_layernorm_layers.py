@@ -43,8 +43,7 @@ def compare(module: nf.nn.Module, function: Any, x: np.ndarray, dy: np.ndarray, 
     check(np.asarray(y), want, row, scale=np.abs(want).max())
     check(np.asarray(xa.grad), dx, f"{row}_grad", scale=np.abs(dx).max())
     for name, p in module.parameters().items():
-        scale = np.abs(gradients[name.replace("key_bias", "value_bias")]).max()
-        check(np.asarray(p.grad), gradients[name], f"{row}_grad", scale=scale)
+        check(np.asarray(p.grad), gradients[name], f"{row}_grad", scale=reference.gradient_scale(name, gradients))
 
 
 @pytest.mark.parametrize("normalization", ["LayerNorm", "RMSNorm"])

@@ -80,11 +80,6 @@ def state(case: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {k.removeprefix("state."): v for k, v in case.items() if k.startswith("state.")}
 
 
-def gradient_scale(name: str, gradients: dict[str, Any]) -> float:
-    """Size of a gradient; that of the key's bias is 0 (softmax does not see it), so it errs like the value's."""
-    return float(np.abs(gradients[name.replace("key_bias", "value_bias")]).max())
-
-
 def row(name: str) -> str:
     """Only attention makes values so large that float32 shows."""
     return "te_module" if name.startswith("layer.") else "layer"
@@ -131,7 +126,7 @@ def test_values_and_gradients(device: Any, name: str) -> None:
     gradients = {k.removeprefix("grad."): v for k, v in case.items() if k.startswith("grad.")}
     assert set(gradients) == set(module.parameters())
     for key, p in module.parameters().items():
-        check(np.asarray(p.grad), gradients[key], f"{row(name)}_grad", scale=gradient_scale(key, gradients))
+        check(np.asarray(p.grad), gradients[key], f"{row(name)}_grad", scale=reference.gradient_scale(key, gradients))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -143,4 +138,4 @@ def test_against_a_float64_model(device: Any, name: str) -> None:
     check(np.asarray(y), want, row(name), scale=np.abs(want).max())
     check(np.asarray(x.grad), dx, f"{row(name)}_grad", scale=np.abs(dx).max())
     for key, p in module.parameters().items():
-        check(np.asarray(p.grad), gradients[key], f"{row(name)}_grad", scale=gradient_scale(key, gradients))
+        check(np.asarray(p.grad), gradients[key], f"{row(name)}_grad", scale=reference.gradient_scale(key, gradients))

@@ -11,6 +11,7 @@ import pytest
 
 import nvfp as nf
 from nvfp.errors import ArgumentError, DTypeError, NotBuiltError, ShapeError
+from nvfp.nn.functional._qkv import split_qkv
 from tests.nn import reference
 from tests.nn.test_layernorm_layers import compare, randomize, rng
 from tests.recipes.every import RECIPES
@@ -42,7 +43,10 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"post_norm_residual": True},
     ),
     "parallel": ({"parallel_attention_mlp": True, "normalization": "RMSNorm"}, {"parallel": True, "rms": True}),
-    "qk_norm": ({"qk_norm_type": "RMSNorm"}, {"qk_norm": True}),
+    "epsilon": ({"layernorm_epsilon": 0.5, "output_layernorm": True}, {"eps": 0.5}),
+    "epsilon_of_the_first": ({"layernorm_epsilon": 0.5}, {"eps": 0.5}),
+    "qk_rms_norm": ({"qk_norm_type": "RMSNorm", "qk_norm_eps": 0.3}, {"qk_norm": "RMSNorm", "qk_eps": 0.3}),
+    "qk_layer_norm": ({"qk_norm_type": "LayerNorm"}, {"qk_norm": "LayerNorm"}),
     "no_mask": ({"self_attn_mask_type": "no_mask"}, {"mask": np.zeros((7, 7), bool)}),
 }
 
@@ -62,13 +66,16 @@ def test_variants(device: Any, name: str) -> None:
     compare(module, function, draw((2, 7, E)), draw((2, 7, E), 2, np.float64))
 
 
+@pytest.mark.parametrize("normed", ["", "first", "last"])
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_rotary(device: Any, interleaved: bool) -> None:
-    module = randomize(layer(rotary_pos_interleaved=interleaved))
+def test_rotary(device: Any, interleaved: bool, normed: str) -> None:
+    heads = {"qk_norm_type": "RMSNorm", "qk_norm_before_rope": normed == "first"} if normed else {}
+    module = randomize(layer(rotary_pos_interleaved=interleaved, **heads))
+    wanted = {"qk_norm": "RMSNorm" if normed else None, "qk_norm_first": normed == "first"}
     freqs = nf.nn.RotaryPositionEmbedding(E // H, interleaved=interleaved)(9)
 
     def function(x: Any, p: reference.Params) -> Any:
-        return reference.layer(x, p, heads=H, groups=H, rope=True, interleaved_rope=interleaved)
+        return reference.layer(x, p, heads=H, groups=H, rope=True, interleaved_rope=interleaved, **wanted)
 
     class Rotated(nf.nn.Module):
         def __init__(self) -> None:
@@ -153,8 +160,9 @@ def test_dropout_in_training_only(device: Any, where: str) -> None:
     assert np.array_equal(*same)
 
 
-def test_hidden_dropout_of_everything_leaves_the_residual(device: Any) -> None:
-    module = layer(hidden_dropout=1.0)
+@pytest.mark.parametrize("parallel", [False, True])
+def test_hidden_dropout_of_everything_leaves_the_residual(device: Any, parallel: bool) -> None:
+    module = layer(hidden_dropout=1.0, parallel_attention_mlp=parallel)
     x = nf.asarray(draw((2, 7, E)), requires_grad=True)
     y = module(x)
     assert np.array_equal(np.asarray(y), np.asarray(x))
@@ -221,6 +229,9 @@ def test_weights_kept_over_microbatches(device: Any, name: str) -> None:
         with nf.autocast(enabled=True, recipe=RECIPES[name]):
             a, b = kept(x, is_first_microbatch=first), fresh(x)
         assert np.array_equal(np.asarray(a), np.asarray(b))
+        for module, keeps in ((kept, True), (fresh, False)):
+            sites = [site for _, m in module.named_modules() for site in getattr(m, "_sites", ())]
+            assert [site._kept is not None for site in sites] == [keeps] * 4
         if step == 2:  # the optimizer's step
             for module in (kept, fresh):
                 for p in module.parameters().values():
@@ -320,6 +331,36 @@ def test_mask_type_of_a_call(device: Any) -> None:
     assert np.array_equal(np.asarray(module(x, self_attn_mask_type="no_mask")), np.asarray(unmasked(x)))
 
 
+def test_window_of_a_call(device: Any) -> None:
+    module, windowed = layer(rng=rng()), layer(window_size=(2, 0), rng=rng())
+    x = nf.ones((1, 5, E))
+    for call in (lambda: module(x, window_size=(2, 0)), lambda: windowed(x)):
+        with pytest.raises(NotBuiltError, match=r"window \(2, 0\)"):  # cuDNN has it, in 16 bits
+            call()
+    y = windowed(x, window_size=(-1, 0))  # hides nothing more than the causal mask
+    assert np.array_equal(np.asarray(y), np.asarray(module(x)))
+
+
+def test_each_weight_has_its_own_initializer(device: Any) -> None:
+    def filled(value: float) -> Any:
+        return lambda shape, rng, dtype, device: nf.full(shape, value, dtype=dtype, device=device)
+
+    module = layer(init_method=filled(2.0), output_layer_init_method=filled(3.0), fuse_qkv_params=True)
+    weights = {k: set(np.asarray(p).ravel().tolist()) for k, p in module.parameters().items() if p.ndim == 2}
+    names = "self_attention.layernorm_qkv.weight", "self_attention.proj.weight"
+    mlp = "layernorm_mlp.fc1_weight", "layernorm_mlp.fc2_weight"
+    assert weights == dict(zip((*names, *mlp), ({2.0}, {3.0}) * 2, strict=True))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_part_of_qkv_that_is_not_used_has_gradient_zero(device: Any, interleaved: bool) -> None:
+    mixed = nf.asarray(draw((2, 3, 8 * 4)), requires_grad=True)
+    del [np.full((2, 3, 8 * 4), np.nan, np.float32) for _ in range(9)][:]  # what fresh memory may hold
+    split_qkv(mixed, 4, 2, 4, interleaved=interleaved)[1].sum().backward()
+    rows = np.arange(8) % 4 == 2 if interleaved else (np.arange(8) >= 4) & (np.arange(8) < 6)
+    assert np.array_equal(np.asarray(mixed.grad), np.broadcast_to(np.repeat(rows, 4), (2, 3, 32)))
+
+
 @pytest.mark.parametrize(
     ("make", "error"),
     [
@@ -342,7 +383,6 @@ def test_mask_type_of_a_call(device: Any) -> None:
         (lambda: nf.nn.MultiheadAttention(E, H, attention_type="cross"), NotBuiltError),
         (lambda: layer()(nf.ones((1, 2, E)), inference_params=object()), NotBuiltError),
         (lambda: layer()(nf.ones((1, 2, E)), core_attention_bias_type="alibi"), NotBuiltError),
-        (lambda: layer(window_size=(2, 0))(nf.ones((1, 5, E))), NotBuiltError),  # cuDNN has it, in 16 bits
         (lambda: layer()(nf.ones((2, E))), ShapeError),
         (lambda: layer()(nf.ones((1, 2, E + 1))), ShapeError),
         (lambda: layer()(nf.ones((1, 2, E), dtype=nf.bfloat16)), DTypeError),

@@ -10,6 +10,7 @@ from typing import Any
 
 from nvfp.arrays.array import Array
 from nvfp.arrays.functions._common import promoted
+from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.dtypes.dense import float32
 from nvfp.dtypes.promotion import result_type
@@ -21,6 +22,7 @@ _TERM = re.compile(r"([A-Za-z]*)(\.\.\.)?([A-Za-z]*)")
 
 
 @public
+@explained
 def einsum(subscripts: str, /, *operands: Any) -> Array:
     """Return the sum of products that ``subscripts`` tell: ``einsum("ij,jk->ik", a, b)`` is ``a @ b``.
 
@@ -75,7 +77,7 @@ def _parsed(subscripts: Any, count: int) -> tuple[list[str], str | None]:
     before, arrow, output = subscripts.replace(" ", "").partition("->")
     inputs = before.split(",")
     twice = [letter for letter, n in Counter(output.replace(".", "")).items() if n > 1]
-    new = set(output) - set(before)
+    new = set(output) - {*before, "."}
     if twice or new or not all(_TERM.fullmatch(text) for text in (*inputs, output)):
         do = "give letters and at most one '...' per operand; result letters once, out of the operands'"
         raise ArgumentError(message("einsum", "subscripts like 'ij,jk->ik'", repr(subscripts), do))

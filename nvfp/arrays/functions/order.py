@@ -179,7 +179,8 @@ def histogram(
     try:
         edges = np.histogram_bin_edges(read, host(bins) if isinstance(bins, Array) else bins, range)
         edges = edges.astype(np.float64 if exact else np.float32)
-        counts, _ = np.histogram(read, edges, weights=factors, density=density)
+        with np.errstate(all="ignore"):  # the density of no element is NaN
+            counts, _ = np.histogram(read, edges, weights=factors, density=density)
     except (ValueError, TypeError) as error:
         do = "see numpy.histogram"
         raise ArgumentError(message("histogram", "bins, range and weights that fit", error, do)) from None

@@ -6,11 +6,13 @@ from typing import Any
 
 from nvfp.arrays.array import Array
 from nvfp.arrays.functions._common import any_array, array
+from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.errors import ShapeError, message
 
 
 @public
+@explained
 def dot(x1: Any, x2: Any, /) -> Array:
     """Return the sum of products over the last axis of ``x1`` and the last but one of ``x2``.
 
@@ -41,6 +43,7 @@ def dot(x1: Any, x2: Any, /) -> Array:
 
 
 @public
+@explained
 def inner(x1: Any, x2: Any, /) -> Array:
     """Return the sum of products over the last axes.
 
@@ -67,6 +70,7 @@ def inner(x1: Any, x2: Any, /) -> Array:
 
 
 @public
+@explained
 def vdot(x1: Any, x2: Any, /) -> Array:
     """Return the sum of products of all elements (of a complex ``x1``: their conjugates).
 

@@ -32,6 +32,7 @@ def concatenate(arrays: Sequence[Any], /, axis: int | None = 0, *, dtype: Any = 
 
 
 @public
+@explained
 def ravel(x: Any, /) -> Array:
     """Return all elements along one axis, in row-major order: a view where possible.
 
@@ -60,6 +61,7 @@ def _each(arrays: tuple[Any, ...], ndim: int) -> Array | tuple[Array, ...]:
 
 
 @public
+@explained
 def atleast_1d(*arrays: Any) -> Array | tuple[Array, ...]:
     """Return the arrays with at least one axis; several come back as a tuple.
 
@@ -75,6 +77,7 @@ def atleast_1d(*arrays: Any) -> Array | tuple[Array, ...]:
 
 
 @public
+@explained
 def atleast_2d(*arrays: Any) -> Array | tuple[Array, ...]:
     """Return the arrays with at least two axes, new ones in front: [N] becomes [1, N].
 
@@ -90,6 +93,7 @@ def atleast_2d(*arrays: Any) -> Array | tuple[Array, ...]:
 
 
 @public
+@explained
 def atleast_3d(*arrays: Any) -> Array | tuple[Array, ...]:
     """Return the arrays with at least three axes: [N] becomes [1, N, 1], [M, N] becomes [M, N, 1].
 

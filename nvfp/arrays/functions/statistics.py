@@ -127,9 +127,11 @@ def diff(x: Any, /, n: int = 1, axis: int = -1, *, prepend: Any = None, append: 
         nf.array([3., 5., 7.])
     """
     x = array("diff", x)
-    if integer("diff", "n", n) < 0:
+    place, n = one_axis("diff", axis, x.ndim), integer("diff", "n", n)
+    if n < 0:
         raise ArgumentError(message("diff", "n >= 0", n, "pass how often"))
-    place = one_axis("diff", axis, x.ndim)
+    if n == 0:
+        prepend = append = None  # NumPy's rule: x as it is
     parts = [_end(x, end, place) for end in (prepend, x, append) if end is not None]
     x = nf.concat(parts, axis=place) if len(parts) > 1 else x
     (wide,) = widened(x)

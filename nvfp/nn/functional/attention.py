@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from nvfp.arrays.array import Array, wrap
-from nvfp.arrays.functions._common import array
+from nvfp.arrays.functions._common import array, integers
 from nvfp.autograd.tape import Output, record
 from nvfp.device import Device, cuda_problem, default_device
 from nvfp.dtypes.dense import as_dtype, bfloat16
-from nvfp.errors import ArgumentError, DTypeError, message
+from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels import attention as kernel
 from nvfp.nn._dropout import Draw
 
@@ -175,7 +175,7 @@ def explain_attention(
     kernel.check_arrays(queries, keys, values)
     full = (queries.shape[0], queries.shape[2], queries.shape[1], keys.shape[1])
     mask = _raw_mask(_masks(attention_mask))
-    if mask is None and (attn_mask_type == "arbitrary" or attn_mask_type.startswith("padding")):
+    if mask is None and (attn_mask_type == "arbitrary" or str(attn_mask_type).startswith("padding")):
         mask = kernel.Described((full[0], 1, 1, full[3]), _BOOL)
     settings = kernel.check_settings(
         full, queries.shape[3], attn_mask_type, mask, softmax_scale, window_size, dropout, backend
@@ -194,12 +194,13 @@ def _described(x: Any, dtype: Any) -> Any:
     """The raw array of an Array, or the description that stands for one."""
     if isinstance(x, Array):
         return array("explain_attention", x).raw
-    try:
-        return kernel.Described(tuple(int(n) for n in x), dtype)
-    except TypeError:
-        raise DTypeError(
-            message("explain_attention", "Arrays or their shapes", type(x).__name__, "pass e.g. (2, 128, 12, 64)")
-        ) from None
+    if isinstance(x, str) or not isinstance(x, Sequence):
+        do = "pass e.g. (2, 128, 12, 64)"
+        raise DTypeError(message("explain_attention", "Arrays or their shapes", type(x).__name__, do))
+    shape = integers("explain_attention", "lengths", x)
+    if min(shape, default=0) < 0:
+        raise ShapeError(message("explain_attention", "lengths of at least 0", shape, "pass e.g. (2, 128, 12, 64)"))
+    return kernel.Described(shape, dtype)
 
 
 def _reasons(q: Any, k: Any, v: Any, mask: Any, settings: Any, place: Device) -> dict[str, str | None]:

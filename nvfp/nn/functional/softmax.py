@@ -25,7 +25,7 @@ def softmax(x: Array, *, scale: float = 1.0, mask: Array | None = None, causal: 
     Raises:
         DTypeError: x of another dtype, a mask that is not bool, or no array.
         ShapeError: a mask that does not broadcast, or a causal x of one axis.
-        ArgumentError: another ``causal``.
+        ArgumentError: another ``causal``, or a scale that float32 does not hold.
 
     Numerics: float32 throughout, maximum subtracted first, one rounding. The gradient is computed from the rounded
         result.
