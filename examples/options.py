@@ -17,7 +17,7 @@ RECIPES: dict[str, recipes.Recipe | None] = {
 }
 # name -> (what it is, default by model); None: the model has no such option.
 NUMBERS: dict[str, tuple[str, dict[str, float | None]]] = {
-    "steps": ("optimizer steps", {"gpt": 300, "mlp": 800}),
+    "steps": ("optimizer steps", {"gpt": 450, "mlp": 800}),
     "batch": ("windows per step", {"gpt": 16, "mlp": 512}),
     "context": ("bytes that a window shows", {"gpt": 64, "mlp": 16}),
     "layers": ("Transformer layers", {"gpt": 2, "mlp": None}),
@@ -45,7 +45,7 @@ def parse(argv: list[str] | None, description: str | None) -> argparse.Namespace
     p.add_argument(
         "--lr",
         type=float,
-        help="learning rate after the warm-up (gpt 0.002 at --hidden 128, less for wider ones; mlp 0.003)",
+        help="learning rate after the warm-up (gpt 0.001 at --hidden 128, less for wider ones; mlp 0.003)",
     )
     p.add_argument("--seed", type=int, default=0, help="seed of weights, batches and dropout (%(default)s)")
     p.add_argument("--log-every", type=int, default=10, help="steps between readings of the loss (%(default)s)")
@@ -72,7 +72,7 @@ def _fill(p: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         p.error("--dropout is no option of --model mlp")
     args.dropout = args.dropout or 0.0
     if args.lr is None:
-        args.lr = 3e-3 if args.model == "mlp" else round(2e-3 * math.sqrt(128 / max(1, args.hidden)), 6)
+        args.lr = 3e-3 if args.model == "mlp" else round(1e-3 * math.sqrt(128 / max(1, args.hidden)), 6)
 
 
 def _check(p: argparse.ArgumentParser, args: argparse.Namespace) -> None:

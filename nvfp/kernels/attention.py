@@ -156,7 +156,8 @@ def attention(
         before the second product, dropout (the bits of `kernels.dropout` at the row-major index of
         [B, H, Lq, Lk]) multiplies and rounds once more. CPU: weights stay float32. One rounding of the result.
         cuDNN: its own order of operations and its own dropout stream, from the step word and a hash of key and
-        ordinal. Each backend repeats its bits.
+        ordinal. Each backend repeats its bits. A NaN or inf in v may reach queries from which its key is hidden
+        (0 times NaN is NaN): clear what padding holds.
 
     Source:
         TE features A5 (mask types, True = hidden, alignment); Vaswani et al.: Attention is all you need (2017).
@@ -332,20 +333,21 @@ def _joined(settings: Settings, pair: tuple[Any, Any], full: tuple[int, int, int
         for part, n in ((queries, full[2]), (keys, full[3]))
     ]
     ahead = elementwise("subtract", counts[1], counts[0], dtype=int32)
-    later = elementwise("greater", _distances(full[2], full[3], mask), ahead, dtype=bool_)
+    distances = elementwise("subtract", _positions(full[3], mask), _positions(full[2], mask)[:, None], dtype=int32)
+    later = elementwise("greater", distances, ahead, dtype=bool_)
     return joined(settings), elementwise("logical_or", mask, later, dtype=bool_)
 
 
-_known_distances: dict[tuple[int, int, str], Any] = {}
+_counted: dict[tuple[str, int], Any] = {}
 
 
-def _distances(queries: int, keys: int, like: Any) -> Any:
-    """Return j - i as int32 [Lq, Lk] on the device of ``like``; kept, since a CUDA graph cannot copy it there."""
-    place = queries, keys, str(like.device)
-    found = _known_distances.get(place)
+def _positions(n: int, like: Any) -> Any:
+    """Return 0 .. n - 1 as int32 on the device of ``like``.
+
+    Kept, by powers of two: a CUDA graph being captured cannot copy from the host, and one that was reads the address.
+    """
+    place = str(like.device), 1 << max(0, n - 1).bit_length()
+    found = _counted.get(place)
     if found is None:
-        if len(_known_distances) >= 64:
-            _known_distances.clear()
-        distances = np.arange(keys, dtype=np.int32) - np.arange(queries, dtype=np.int32)[:, None]
-        found = _known_distances[place] = place_like(distances, like)
-    return found
+        found = _counted.setdefault(place, place_like(np.arange(place[1], dtype=np.int32), like))
+    return found[:n]

@@ -54,8 +54,14 @@ class Joined:
         self._views: tuple[Any, ...] = ()
         self._storage: JoinedStorage | None = None
 
-    def __call__(self, owner: Module) -> Any:
-        """Return the whole: the parameter itself where there is one only, None where there is none."""
+    def __call__(self, owner: Module, *, shown: bool = False) -> Any:
+        """Return the whole: the parameter itself where there is one only, None where there is none.
+
+        Args:
+            owner: the module.
+            shown: the user gets the whole, so that its gradient may be an array of theirs. It is then a copy:
+                the parts take their gradients out of the whole's without one, which is for our own rules only.
+        """
         if len(self.names) == 1:
             return getattr(owner, self.names[0])
         parts = [getattr(owner, name) for name in self.names]
@@ -65,8 +71,10 @@ class Joined:
         if absent:
             expected, got = f"all of {', '.join(self.names)}, or None for each", f"None for {', '.join(absent)}"
             raise StateError(message(type(owner).__name__, expected, got, "assign a parameter to each, or to none"))
-        if len(self._views) != len(parts) or any(
-            getattr(p, "raw", None) is not v for p, v in zip(parts, self._views, strict=True)
+        if (
+            shown
+            or len(self._views) != len(parts)
+            or any(getattr(p, "raw", None) is not v for p, v in zip(parts, self._views, strict=True))
         ):
             return concat(parts)
         storages = tuple([p.storage for p in parts])
@@ -83,7 +91,7 @@ class Joined:
         self._views, self._storage = (), None
         parts = [owner._parameters[name] for name in self.names if name in owner._parameters]
         kinds = {(p.dtype, p.device, p.shape[1:]) for p in parts}
-        if len(self.names) == 1 or len(parts) < len(self.names) or len(kinds) > 1:
+        if len(self.names) == 1 or len(parts) < len(self.names) or len(kinds) > 1 or parts[0].ndim == 0:
             return
         first = parts[0]
         self._bounds = [0, *accumulate(p.shape[0] for p in parts)]
@@ -101,7 +109,7 @@ class Joined:
 
 
 def _join_vjp(saved: tuple[Any, ...], dy: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
-    """Rows of the gradient: views of one buffer that no other array shares."""
+    """Rows of the gradient: views of one buffer that no other array shares (see ``shown``)."""
     return tuple([wrap(dy.raw[a:b]) if need else None for (a, b), need in zip(pairwise(saved[0]), needs, strict=True)])
 
 
@@ -121,7 +129,7 @@ def part_sizes(layer: str, split: Mapping[str, int] | Sequence[str] | None, rows
         return {"": rows}
     if isinstance(split, str) or not isinstance(split, Mapping | Sequence):
         raise DTypeError(message(layer, "parameters_split as names or name -> rows", repr(split), "pass a dict"))
-    names = [name if isinstance(name, str) and name.isidentifier() else "" for name in split]
+    names = [name if isinstance(name, str) and name.isidentifier() and name[0] != "_" else "" for name in split]
     if not names or not all(names) or len({n.removesuffix("_") for n in names}) != len(names):
         raise ArgumentError(message(layer, "distinct names in parameters_split", list(split), "name every part once"))
     if isinstance(split, Mapping):
@@ -156,7 +164,14 @@ def add_parts(
         dtype: of the parameters.
         device: of the parameters.
         rng: for ``init``.
+
+    Raises:
+        ArgumentError: a name that the module has already.
     """
+    taken = [name for name in sizes if hasattr(owner, f"{name}weight")]
+    if taken:
+        do = "choose other names in parameters_split"
+        raise ArgumentError(message(type(owner).__name__, "names that are free", f"{taken[0]}weight", do))
     for prefix, rows in sizes.items():
         setattr(owner, f"{prefix}weight", parameter(init((rows, columns), rng, dtype, device)))
     for prefix, rows in sizes.items():

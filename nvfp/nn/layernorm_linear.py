@@ -114,7 +114,7 @@ class LayerNormLinear(NormedModule):
             is_first_microbatch: as in `nf.nn.Linear`.
         """
         normed = self._norm(x)
-        bias = self._bias(self)
+        bias = self._bias(self, shown=self.return_bias)
         inner = None if self.return_bias else bias
         y = self._site(normed, self._weight(self), inner, training=self.training, first=is_first_microbatch)
         extras = ((bias,) if self.return_bias else ()) + ((normed,) if self.return_layernorm_output else ())

@@ -99,7 +99,7 @@ class Linear(GemmModule):
             is_first_microbatch: True quantizes the weight and keeps it for later calls; False uses
                 the kept one as long as the weight has not changed since; None keeps nothing.
         """
-        bias = self._bias(self)
+        bias = self._bias(self, shown=self.return_bias)
         inner = None if self.return_bias else bias
         y = self._site(x, self._weight(self), inner, training=self.training, first=is_first_microbatch)
         return (y, bias) if self.return_bias else y

@@ -17,7 +17,7 @@ CASES = [
     "ij,jk->ik", "ij,jk", "ij,kj->ik", "ji,jk->ki", "ij->ji", "ij->", "ij->j", "in->", "ii", "ii->i", "iij->ji", "iii",
     "i,i->", "i,j->ij", "ij,ij->ij", "ij,ij->i", "ij,ij", "i,ij,j->", "ij,jk,ka->ia", "aij,ajk->aik", "aij,ajk->ai",
     "ij,aj->a", "ai,bj->abij", "bij,aj->ib", "ij,k->", "ba,ij,ji->ab", "...ij,...jk->...ik", "...i,...i->...",
-    "i...->...", "...ij->...ji", "a...,a...", "j, ij -> i", ",i->i",
+    "i...->...", "ij->j...", "...ij->...ji", "a...,a...", "j, ij -> i", ",i->i",
 ]  # fmt: skip
 
 

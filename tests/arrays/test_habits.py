@@ -64,6 +64,8 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
     "ddof": (r"\[var\] .*got ddof=1; write correction=", lambda: nf.ones((2,)).var(ddof=1)),  # type: ignore[call-arg]
     "concat dim": (r"\[concat\] .*write axis=", lambda: nf.concat([nf.ones((2,))], dim=0)),  # type: ignore[call-arg]
     "pad value": (r"\[pad\] .*write constant_values=", lambda: nf.pad(nf.ones((2,)), 1, value=2)),  # type: ignore
+    "einsum": (r"expected no keywords, got optimize=True", lambda: nf.einsum("i", nf.ones((2,)), optimize=True)),  # type: ignore
+    "dot": (r"\[dot\] expected no keywords, got out=None", lambda: nf.dot(nf.ones((2,)), nf.ones((2,)), out=None)),  # type: ignore
     "zeros": (r"\[zeros\] .*got \(2, 3\); write zeros\(\(2, 3\)\)", lambda: nf.zeros(2, 3)),  # type: ignore
     "zeros dtype": (r"\[zeros\] .*name the others: dtype=", lambda: nf.zeros((2,), nf.int8)),  # type: ignore
     "array dtype": (r"\[array\] .*name the others: dtype=", lambda: nf.array([1], nf.int8)),  # type: ignore

@@ -234,6 +234,8 @@ def test_empty_and_odd_shapes(device: Any) -> None:
     assert nf.diff(e).shape == (0, 2) and nf.allclose(e, e) and nf.ravel(e).shape == (0,)
     assert nf.dot(nf.zeros((2, 0)), nf.zeros((0, 3))).tolist() == [[0.0] * 3] * 2
     assert np.isnan(nf.median(nf.asarray([1.0, np.nan])).item())
+    assert nf.diff(nf.ones((3,)), n=0, prepend=0, append=1).shape == (3,)  # as NumPy
+    assert np.isnan(nf.histogram(e, bins=2, density=True)[0]).all()
     assert [a.shape for a in nf.atleast_1d(e, nf.asarray(1.0))] == [(0, 3), (1,)]
 
 

@@ -185,8 +185,8 @@ def test_too_little_text(job: Any, tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_defaults_follow_the_model_and_its_width(job: Any) -> None:
     shapes = {
-        "": (16, 64, 2, 128, 4, 0.002),
-        "--layers 12 --hidden 768 --context 1024": (16, 1024, 12, 768, 12, 0.000816),
+        "": (16, 64, 2, 128, 4, 0.001),
+        "--layers 12 --hidden 768 --context 1024": (16, 1024, 12, 768, 12, 0.000408),
         "--model mlp": (512, 16, None, 512, None, 0.003),
     }
     for line, expected in shapes.items():

@@ -41,6 +41,7 @@ MADE = (
     mxfp8_e4m3.replace(nonfinite="saturate", name="mx_saturate"),
     nvfp4.replace(nonfinite="saturate", block=(4, 8), name="nvfp4_saturate"),
     nvfp4.replace(block=15, name="nvfp4_odd"),
+    QuantDType("fp8_two_level_b128", el.float8_e4m3fn, 128, el.float8_e4m3fn, tensor_scale=True),
 )
 KINDS = ("normal", "wide", "tiny", "ties", "zeros", "nonfinite", "huge")
 

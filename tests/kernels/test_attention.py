@@ -339,7 +339,8 @@ def test_what_does_not_fit(device: Device) -> None:
         ({"mask_type": "padding", "mask": (mask,)}, "one mask, got 1"),
         ({"mask_type": "arbitrary", "mask": (mask, mask)}, "one mask, got 2"),
         ({"mask_type": "arbitrary", "mask": mask[..., :5]}, "a mask that broadcasts"),
-        ({"dropout": 1.5}, "a probability"), ({"window": (-2, 0)}, "window bounds"),
+        ({"dropout": 1.5}, "a probability"), ({"scale": np.nan}, "a finite float32 scale"),
+        ({"window": (-2, 0)}, "window bounds"),
         ({"window": (3, 0), "backend": "composed"}, r"the sliding window \(3, 0\) is not built"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=text):

@@ -177,6 +177,7 @@ def test_what_does_not_fit(device: Device) -> None:
         (ValueError, r"weight \(3,\)", lambda: layer_norm(x, stat, None)),
         (ValueError, r"bias \(3,\)", lambda: layer_norm(x, w, stat)),
         (ValueError, "eps >= 0", lambda: layer_norm(x, w, w, eps=-1.0)),
+        (ValueError, "eps >= 0", lambda: layer_norm(x, w, w, eps=1e39)),
         (ValueError, "out as float32", lambda: layer_norm(x, w, w, out=w)),
         (ValueError, "dy of shape", lambda: layer_norm_vjp(w, x, w, stat, stat)),
         (ValueError, "mean as float32", lambda: layer_norm_vjp(x, x, w, w, stat)),

@@ -202,14 +202,15 @@ def test_given_amax(device: Device, fmt: QuantDType) -> None:
         check_sides(pair, x, fmt, amax=np.float32(amax))
 
 
-def test_given_amax_per_side(device: Device) -> None:
+@pytest.mark.parametrize("fmt", (nvfp4, MADE[-1]), **by_name)
+def test_given_amax_per_side(device: Device, fmt: QuantDType) -> None:
     x = values("normal", (33, 50))
     words = (word(3.0, device), word(5.0, device))
-    pair = quantize(to_device(x, device), nvfp4, col=True, amax=words)
-    check_operand(pair.row, quantize_exact(x, nvfp4, axis=1, amax=np.float32(3)), nvfp4, 1)
-    check_operand(pair.col, quantize_exact(x, nvfp4, axis=0, amax=np.float32(5)), nvfp4, 0, swap=True)
-    half = quantize(to_device(x, device), nvfp4, col=True, amax=(None, words[1]))
-    check_operand(half.row, quantize_exact(x, nvfp4, axis=1), nvfp4, 1)
+    pair = quantize(to_device(x, device), fmt, col=True, amax=words)
+    check_operand(pair.row, quantize_exact(x, fmt, axis=1, amax=np.float32(3)), fmt, 1)
+    check_operand(pair.col, quantize_exact(x, fmt, axis=0, amax=np.float32(5)), fmt, 0, swap=True)
+    half = quantize(to_device(x, device), fmt, col=True, amax=(None, words[1]))
+    check_operand(half.row, quantize_exact(x, fmt, axis=1), fmt, 1)
 
 
 @pytest.mark.parametrize("fmt", (nvfp4, nvfp4_2d, MADE[14]), **by_name)

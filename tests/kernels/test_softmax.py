@@ -201,3 +201,8 @@ def test_what_does_not_fit(device: Device) -> None:
         softmax(x, out=x[:2])
     with pytest.raises(ValueError, match="of one shape"):
         softmax_vjp(x, x[:2])
+    for scale in (np.nan, np.inf, 1e39):
+        with pytest.raises(ValueError, match="a finite float32 scale"):
+            softmax(x, scale=scale)
+    with pytest.raises(TypeError, match="scale as a real number"):
+        softmax_vjp(x, x, scale="2")  # type: ignore[arg-type]

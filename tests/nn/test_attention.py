@@ -173,6 +173,12 @@ def test_explain(device: Any) -> None:
         nf.explain_attention((2, 6), k, k, dtype=nf.float32)
     with pytest.raises(DTypeError, match="Arrays or their shapes"):
         nf.explain_attention(3, k, k)  # type: ignore[arg-type]
+    with pytest.raises(DTypeError, match="lengths in whole numbers, got 'a'"):
+        nf.explain_attention((2, 6, 4, "a"), k, k)  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match="lengths of at least 0"):
+        nf.explain_attention((2, -6, 4, 8), k, k)
+    with pytest.raises(ArgumentError, match="mask_type out of"):
+        nf.explain_attention(q, k, k, attn_mask_type=3)  # type: ignore[arg-type]
 
 
 def test_explain_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 import nvfp as nf
 from nvfp.autograd.region import region
 from nvfp.device import Device
+from nvfp.errors import DTypeError, ShapeError, StateError
 from nvfp.nn._dropout import DropoutState
 from nvfp.nn.functional.dropout import dropout
 
@@ -162,6 +163,30 @@ def test_other_device_and_errors(device: Device) -> None:
     x = ones(device)
     with pytest.raises(TypeError, match="residual of float32"):
         dropout(x, 0.5, DropoutState().draw(x.raw), residual=ones(device, dtype=nf.bfloat16))
+
+
+def test_a_call_that_fails_has_drawn_nothing(device: Device) -> None:
+    module, x = layer(), ones(device)
+    module(x)
+    for broken in (lambda: module(x, x[:3]), lambda: module(nf.arange(3, device=device))):
+        with pytest.raises((ShapeError, DTypeError)):
+            broken()
+    assert module.state_dict()["dropout.calls"].item() == 1
+    attention = nf.nn.DotProductAttention(1, 4, attention_dropout=0.5)
+    q = nf.ones((1, 2, 1, 4), device=device)
+    attention(q, q, q)
+    with pytest.raises(ValueError, match="a mask"):
+        attention(q, q, q, attn_mask_type="padding")
+    assert attention.state_dict()["dropout.calls"].item() == 1
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, -1, "x"])
+def test_a_state_that_is_no_number_is_refused(value: Any) -> None:
+    module = layer()
+    module(nf.ones((3,), device="cpu"))
+    state = {**module.state_dict(), "dropout.key": value}
+    with pytest.raises(StateError, match="dropout state in"):
+        module.load_state_dict(state)
 
 
 @pytest.mark.gpu

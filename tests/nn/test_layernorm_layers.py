@@ -77,6 +77,18 @@ def test_layernorm_mlp_of_every_activation(device: Any, kind: str) -> None:
     assert module.fc1_weight.shape == (46 if KINDS[kind].gated else 23, 18)
 
 
+@pytest.mark.parametrize("kind", ["gelu", "swiglu"])
+def test_mlp_of_plain_and_gated_activations(device: Any, kind: str) -> None:
+    module = randomize(nf.nn.MLP(6, 10, 4, activation=kind))
+
+    def function(x: Any, p: reference.Params) -> Any:
+        return reference.linear(reference.activation(reference.linear(x, p, "fc1."), kind), p, "fc2.")
+
+    draw = np.random.default_rng(2)
+    compare(module, function, draw.standard_normal((5, 6)).astype(np.float32), draw.standard_normal((5, 4)))
+    assert module.fc1.weight.shape == (20 if KINDS[kind].gated else 10, 6)
+
+
 @pytest.mark.parametrize("dtype", [nf.bfloat16, nf.float16], ids=str)
 def test_layernorm_mlp_in_16_bits(device: Any, dtype: Any) -> None:
     module = randomize(nf.nn.LayerNormMLP(18, 23, activation="swiglu")).to(dtype=dtype)
@@ -132,6 +144,38 @@ def test_parts_lie_side_by_side_whatever_happens_to_them(device: Any) -> None:
     module.key_weight = nf.parameter(nf.zeros((3, 8)))
     assert not joined()
     assert not np.asarray(module(x) - module._bias(module))[:, 6:9].any()
+
+
+def test_parts_of_other_kinds_stay_where_they_are(device: Any) -> None:
+    """An absent part is refused by name, one of another dtype is not converted; `to` changes all or nothing."""
+    x = rng(1).normal(size=(5, 8))
+    for name in ("query_bias", "key_bias", "value_weight"):
+        module = nf.nn.Linear(8, 12, parameters_split=QKV, rng=rng())
+        setattr(module, name, None)
+        module.to(dtype=nf.bfloat16).to(dtype=nf.float32)
+        with pytest.raises(StateError, match=rf"\[Linear\] .*got None for {name}; assign"):
+            module(x)
+    for name in ("query_weight", "key_weight"):
+        module = nf.nn.Linear(8, 12, parameters_split=QKV, rng=rng())
+        whole = np.concatenate([np.asarray(p) for p in (module.query_weight, module.key_weight, module.value_weight)])
+        setattr(module, name, nf.parameter(getattr(module, name).detach().astype(nf.bfloat16)))
+        module.to(device=device)
+        kinds = {n: p.dtype for n, p in module.parameters().items()}
+        assert kinds.pop(name) == nf.bfloat16 and set(kinds.values()) == {nf.float32}
+        assert np.allclose(np.asarray(module(x)), np.asarray(x) @ whole.T, atol=1e-2)
+
+
+@pytest.mark.parametrize("make", [nf.nn.Linear, nf.nn.LayerNormLinear])
+def test_a_returned_bias_leaves_its_gradient_alone(device: Any, make: Any) -> None:
+    """The parts of a joined bias must not keep the memory of a gradient that is the user's."""
+    module = make(8, 12, parameters_split=QKV, return_bias=True)
+    x, g = rng(1).normal(size=(5, 8)), nf.ones((12,))
+    for _ in range(2):
+        module(x)[1].backward(g)
+    assert g.tolist() == [1] * 12
+    assert [p.grad.tolist() for n, p in module.parameters().items() if n[-4:] == "bias" and n[0] != "l"] == [
+        [2.0] * n for n in QKV.values()
+    ]
 
 
 @pytest.mark.parametrize("substituted", [False, True])
@@ -227,6 +271,8 @@ def test_each_gemm_has_its_own_scaling_state(device: Any) -> None:
         (lambda: nf.nn.Linear(4, 6, parameters_split=("a", "a_")), ArgumentError),
         (lambda: nf.nn.Linear(4, 6, parameters_split=("a.b", "c")), ArgumentError),
         (lambda: nf.nn.Linear(4, 6, parameters_split=()), ArgumentError),
+        (lambda: nf.nn.Linear(4, 6, parameters_split=("_",)), ArgumentError),
+        (lambda: nf.nn.LayerNormLinear(4, 6, parameters_split=("layer_norm", "b")), ArgumentError),
         (lambda: nf.nn.Linear(4, 6, parameters_split="query"), DTypeError),
         (lambda: nf.nn.Linear(4, 6, parameters_split=3), DTypeError),  # type: ignore[arg-type]
         (lambda: nf.nn.LayerNormLinear(4, 6, return_layernorm_output_gathered=True), NotBuiltError),

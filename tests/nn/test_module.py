@@ -127,6 +127,15 @@ def test_a_state_that_does_not_fit_changes_nothing(device: Any, wrong: dict[str,
     assert all(np.array_equal(state[k], np.asarray(v)) for k, v in model.state_dict().items())
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_state_of_the_other_qkv_layout_names_the_remedy(device: Any, fused: bool) -> None:
+    here, there = (nf.nn.MultiheadAttention(8, 2, fuse_qkv_params=f) for f in (fused, not fused))
+    with pytest.raises(StateError, match="with the same fuse_qkv_params"):
+        here.load_state_dict(there.state_dict())
+    with pytest.raises(StateError, match="strict=False"):
+        here.load_state_dict({})
+
+
 def test_zero_grad(device: Any) -> None:
     model = nf.nn.Linear(2, 2)
     model(nf.ones((1, 2))).sum().backward()

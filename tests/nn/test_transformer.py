@@ -387,6 +387,7 @@ def test_a_part_of_qkv_that_is_not_used_has_gradient_zero(device: Any, interleav
         (lambda: layer()(nf.ones((1, 2, E + 1))), ShapeError),
         (lambda: layer()(nf.ones((1, 2, E), dtype=nf.bfloat16)), DTypeError),
         (lambda: layer()(None), DTypeError),
+        (lambda: layer()(nf.ones((1, 2, E)), rotary_pos_emb=(nf.ones((2, 6)),)), ArgumentError),
     ],
 )
 def test_refused_by_name(device: Any, make: Any, error: type[Exception]) -> None:

@@ -1,4 +1,7 @@
-"""CPU twin of `kernels.activation`: one kernel per function and direction, over tiles (plain) or rows (gated)."""
+"""CPU twin of `kernels.activation`: one kernel per function and direction, over tiles (plain) or rows (gated).
+
+They are written out: Numba keeps no machine code of a closure over a helper, so a factory would compile at every start.
+"""
 
 from __future__ import annotations
 

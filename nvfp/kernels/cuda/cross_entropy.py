@@ -13,7 +13,7 @@ from nvfp.kernels.cuda._types import ctype
 from nvfp.kernels.cuda._xp import cp
 
 _SOURCE = "cross_entropy.cu"
-_MOST_THREADS = 512  # = cross_entropy.cu's MOST_THREADS
+_MOST_THREADS = 512  # = online.cuh's MOST_THREADS
 _MOST_BLOCKS = 2**20
 _MODES = {"none": 0, "sum": 1, "mean": 2}
 

@@ -17,7 +17,7 @@ from nvfp.kernels.cuda._xp import cp
 from nvfp.kernels.softmax import visible
 
 _SOURCE = "softmax.cu"
-_MOST_THREADS = 512  # = softmax.cu's MOST_THREADS
+_MOST_THREADS = 512  # = online.cuh's MOST_THREADS
 _WARPS = 4  # rows of a block where a warp takes a row
 _PER_SM = 32
 _BOOL = np.dtype(np.bool_)

@@ -6,19 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nvfp.errors import ArgumentError, ShapeError, message
+from nvfp.kernels._check import check_choice
+from nvfp.kernels.attention import MASK_TYPES
 from nvfp.kernels.cublaslt.layout import element_strides
 from nvfp.kernels.cuda._memory import address
 
 Strides = tuple[int, int, int, int]
-MASK_TYPES: tuple[str, ...] = (
-    "no_mask",
-    "causal",
-    "causal_bottom_right",
-    "padding",
-    "padding_causal",
-    "padding_causal_bottom_right",
-    "arbitrary",
-)
 UNIT = 16  # bytes to which cuDNN's kernels take addresses and the distances of rows, heads and batches
 
 
@@ -132,7 +125,7 @@ def record_of(
         q: [B, Lq, H, D], any strides.
         k: [B, Lk, G, D].
         v: [B, Lk, G, Dv].
-        mask_type: a name of `MASK_TYPES`.
+        mask_type: a key of `nvfp.kernels.attention.MASK_TYPES`.
         mask: bool, True = masked out, broadcastable to [B, H, Lq, Lk]; required by the padding types and by
             ``"arbitrary"``, refused by the others.
         window: (left, right), -1 unlimited.
@@ -145,8 +138,7 @@ def record_of(
         ArgumentError: a mask type that is none, or a mask where none belongs, or none where one does.
         ShapeError: a mask that does not broadcast.
     """
-    if mask_type not in MASK_TYPES:
-        raise ArgumentError(message("attention", f"a mask type of {MASK_TYPES}", repr(mask_type), "choose one"))
+    check_choice("attention", "mask_type", mask_type, tuple(MASK_TYPES))
     batch, queries, heads, depth = q.shape
     _, keys, groups, value_depth = v.shape
     wanted = mask_type == "arbitrary" or mask_type.startswith("padding")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nvfp.kernels.attention import Settings
-from nvfp.kernels.cuda import attention, softmax
+from nvfp.kernels.cuda import attention, cross_entropy, softmax
 from nvfp.kernels.dropout import dropout
 from tests.kernels.cuda import emulator
 from tests.kernels.dense import BF16, F32, normal
@@ -39,8 +39,9 @@ def test_softmax(shape: tuple[int, ...]) -> None:
 
 
 def test_constants_of_launcher_and_source_agree() -> None:
-    text = (emulator.SOURCES / "softmax.cu").read_text()
-    assert f"constexpr int MOST_THREADS = {softmax._MOST_THREADS};" in text
+    text = (emulator.INCLUDE / "online.cuh").read_text()
+    for launcher in (softmax, cross_entropy):
+        assert f"constexpr int MOST_THREADS = {launcher._MOST_THREADS};" in text
 
 
 @pytest.mark.parametrize(("dtype", "mask_type"), [(F32, "causal"), (F32, "padding"), (BF16, "arbitrary")], ids=str)

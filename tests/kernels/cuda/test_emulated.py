@@ -182,13 +182,14 @@ def test_delayed_scaling_is_one_launch_and_records_amax() -> None:
     assert count.n == 2
 
 
-def test_words_of_two_level_formats() -> None:
+@pytest.mark.parametrize("fmt", (nvfp4, OTHER_FAMILIES[-1]), ids=str)
+def test_words_of_two_level_formats(fmt: QuantDType) -> None:
     x = values("normal", (33, 50), BF16)
-    row, col = run(x, nvfp4, amax=(np.array(3.0, F32), np.array(5.0, F32)))
-    check(x, nvfp4, row, amax=np.float32(3))
-    check(x, nvfp4, None, col, amax=np.float32(5))
+    row, col = run(x, fmt, amax=(np.array(3.0, F32), np.array(5.0, F32)))
+    check(x, fmt, row, amax=np.float32(3))
+    check(x, fmt, None, col, amax=np.float32(5))
     word = np.array(0.25, F32)
-    check(x, nvfp4, *run(x, nvfp4, tensor_scale=(word, word)), tensor_scale=np.float32(0.25))
+    check(x, fmt, *run(x, fmt, tensor_scale=(word, word)), tensor_scale=np.float32(0.25))
 
 
 def test_tiled_scales(monkeypatch: pytest.MonkeyPatch) -> None:

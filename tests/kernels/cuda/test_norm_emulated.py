@@ -51,6 +51,12 @@ def test_rows_too_long_for_registers(monkeypatch: pytest.MonkeyPatch, stem: str)
     assert np.array_equal(run(x, given[2], None, out=x)[0], y)  # in place
 
 
+def test_a_large_mean_costs_no_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator.install(monkeypatch)
+    given = draw((3, 72), F32, F32, offset=1e6)
+    compare("layer_norm", call("layer_norm", TWINS, given), given)
+
+
 def test_every_length_fits_its_plan() -> None:
     """All vectors have a thread, blocks stay in their limits, and short rows are read once."""
     for backward in (False, True):
