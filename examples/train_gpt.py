@@ -161,6 +161,8 @@ def first_interrupt_held() -> Iterator[threading.Event]:
 def train(run: Run, corpus: Corpus, args: Any, device: Any, stop: threading.Event) -> None:
     """Run the steps that are left, until `stop`; the loss is read only now and then, so that a GPU never waits."""
     bar, result = progress_bar(run, args), run.result
+    if bar is not None and run.step < args.steps:
+        bar.set_postfix_str("the first step compiles kernels or loads them")
     step: Callable[..., nf.Array] = partial(train_step, run)
     if args.graph:
         step = nf.cuda_graph(step)
@@ -179,6 +181,9 @@ def train(run: Run, corpus: Corpus, args: Any, device: Any, stop: threading.Even
             elif run.step - first == uncounted:
                 float(loss)
                 started = time.perf_counter()
+                if bar is not None:  # nor does the time left count the compiler
+                    bar.unpause()
+                    bar.set_postfix_str("", refresh=False)
             if run.step % args.log_every == 0 or run.step == args.steps:
                 result.losses.append((run.step, float(loss)))
                 if bar is not None and started is not None:
@@ -194,11 +199,16 @@ def train(run: Run, corpus: Corpus, args: Any, device: Any, stop: threading.Even
             bar.close()
 
 
+def checkpoint_path(run: Run, out: Path) -> Path:
+    """Where the checkpoint of one run lies."""
+    return out / f"{run.result.name}.safetensors"
+
+
 def save_run(run: Run, corpus: Corpus, args: Any, out: Path) -> None:
     """Write the checkpoint of one run."""
     result = run.result
     nf.save_checkpoint(
-        out / f"{result.name}.safetensors",
+        checkpoint_path(run, out),
         run.model,
         run.optimizer,
         generators={"batches": run.batches},
@@ -259,15 +269,17 @@ def run_recipe(name: str, corpus: Corpus, args: Any, device: Any, out: Path) -> 
         print(f"{name}: {args.model} with {run.result.parameters:,} parameters on {device}, {steps}")
         if args.resume:
             resume_run(run, Path(args.resume))
+            left = max(0, args.steps - run.step)
+            print(f"going on after step {run.step}, {left} left" + ("" if left else "; pass more --steps to train on"))
         with first_interrupt_held() as stop:
             train(run, corpus, args, device, stop)
     result = run.result
     if peak is not None:
         result.peak_bytes, result.peak_source = peak.bytes, peak.source
+    save_run(run, corpus, args, out)  # before anything that takes time: a second Ctrl-C finds it there
     if stop.is_set():
-        print(f"\ninterrupted at step {run.step}; saving")
+        print(f"\ninterrupted at step {run.step}; --resume {checkpoint_path(run, out)} goes on from there")
     result.val_loss, result.weight_bytes = validate(run, corpus, args, device), run.weight_bytes()
-    save_run(run, corpus, args, out)
     print(f"{name}: validation loss {result.val_loss:.4f} nats/byte")
     if not stop.is_set():
         print("sample:\n" + sample(run, corpus.prompt, args, device) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,11 @@ def default_device(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Write each distinct skip reason to the file that NVFP_SKIP_REPORT names (see .ci/check_skips.py)."""
+    """Print each distinct skip reason once; write them to the file that NVFP_SKIP_REPORT names (.ci/check_skips.py)."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(r.longrepr[2] if isinstance(r.longrepr, tuple) else str(r.longrepr) for r in reports)
+    for reason, times in sorted(reasons.items()):
+        terminalreporter.write_line(f"{times} skipped: {reason.removeprefix('Skipped: ')}")
     target = config.get("NVFP_SKIP_REPORT")
     if target:
-        reports = terminalreporter.stats.get("skipped", [])
-        reasons = {r.longrepr[2] if isinstance(r.longrepr, tuple) else str(r.longrepr) for r in reports}
         Path(target).write_text("".join(f"{reason}\n" for reason in sorted(reasons)))

@@ -1,7 +1,8 @@
 """Checkpoints of a training run: model, optimizer, generators and plain counters in one safetensors file.
 
 A run that is resumed from one continues with the same bits as the run that was not interrupted (on
-the CPU; on CUDA likewise, every kernel of nvfp repeating its bits).
+the CPU with the same BLAS and number of its threads; on CUDA likewise, every kernel of nvfp repeating
+its bits).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ axis and shape, so that formats made by users come back too.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import tempfile
@@ -176,6 +177,8 @@ def _write(path: Path, flat: dict[str, np.ndarray], metadata: dict[str, str]) ->
             data_ptr=value.ctypes.data,
             data_len=value.nbytes,
         )
+    if not path.parent.is_dir():  # else the message would name the temporary folder
+        raise FileNotFoundError(errno.ENOENT, "no such folder, make it first", str(path.parent))
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=path.name + ".") as folder:
         temporary = Path(folder) / path.name
         temporary.touch()

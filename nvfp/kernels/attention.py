@@ -273,7 +273,10 @@ def check_settings(
     check_probability("attention", dropout)
     padding = mask_type.startswith("padding")
     if (mask is not None) != (padding or mask_type == "arbitrary"):
-        got, do = ("no mask", "pass one") if mask is None else ("a mask", "drop it or name its type")
+        takes = [name for name in MASK_TYPES if name.startswith("padding") or name == "arbitrary"]
+        named = f"drop it, or pass a mask type out of {', '.join(takes)}"
+        do = "pass one (bool, True hides)" if mask is None else named
+        got = "no mask" if mask is None else "a mask"
         raise ArgumentError(message("attention", f"a mask that {mask_type!r} goes with", got, do))
     if isinstance(mask, tuple):
         pair = ((full[0], 1, 1, full[2]), (full[0], 1, 1, full[3]))

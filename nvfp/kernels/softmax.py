@@ -178,4 +178,6 @@ def check_mask(op: str, mask: Any, shape: tuple[int, ...]) -> None:
         raise DTypeError(message(op, "a bool mask (True hides)", got, "compare to get one, e.g. scores == 0"))
     lengths = mask.shape[::-1]
     if mask.ndim > len(shape) or any(n not in (1, full) for n, full in zip(lengths, shape[::-1], strict=False)):
-        raise ShapeError(message(op, f"a mask that broadcasts to {shape}", mask.shape, "make its lengths equal or 1"))
+        padding = mask.ndim == 2 and len(shape) == 4
+        do = "make its lengths equal or 1" + (", e.g. mask[:, None, None, :] of a padding mask" if padding else "")
+        raise ShapeError(message(op, f"a mask that broadcasts to {shape}", mask.shape, do))
