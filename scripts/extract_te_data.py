@@ -17,16 +17,25 @@ from pathlib import Path
 from typing import Any
 
 # Output file -> (source file, pattern of the keys to keep).
-_MX = r"mxfp8_e4m3|mxfp8_e5m2"
+_MX = r"mxfp[468](_e\dm\d)?"
 SUBSETS: dict[str, tuple[str, str]] = {
     "te_quantizers.safetensors": ("quantizers.safetensors", r"(current|current_pow2|delayed37\.5)\..*"),
     "te_blocks128.safetensors": ("quantizers.safetensors", r"block[12]d\..*"),
     "te_linear.safetensors": ("modules.safetensors", r"linear\.(block|current)\..*"),
     "blocks_mx.safetensors": (
         "blocks.safetensors",
-        rf"input\.f32\.mx\..*|cuda_headers\.({_MX})\.ceil\..*|torchao\.({_MX})\.(floor|ceil)\..*|torchao\.mxfp4\.even\..*",
+        rf"input\.f32\.mx\..*|cuda_headers\.({_MX})\.ceil\..*|torchao\.({_MX})\.(floor|ceil|even)\..*"
+        r"|(gfloat|microxcaling)\.mxint8\.floor\..*",
     ),
     "blocks_nvfp4.safetensors": ("blocks.safetensors", r"input\.f32\.nvfp4\..*|te_ref\.nvfp4\.(1d|2d)\..*"),
+    "blocks_nvfp4_variants.safetensors": (
+        "blocks.safetensors",
+        r"input\.bf16\.nvfp4\..*|te_ref\.nvfp4\.(rht|row_scaled|4over6).*",
+    ),
+    "blocks_checkpoints.safetensors": (
+        "blocks.safetensors",
+        r"input\.f32\.nvfp4\.normal-(64x128|48x80)\..*|(modelopt|compressed_tensors)\.nvfp4\.weight\..*",
+    ),
     "te_optim.safetensors": ("optim.safetensors", r"(adamw|adam_l2|ce)\..*"),
     "te_norm.safetensors": ("modules.safetensors", r"rmsnorm_zc\.fp32/.*"),
     # the gradients of layer.padding are not comparable: see tests/data/README.md
@@ -35,7 +44,7 @@ SUBSETS: dict[str, tuple[str, str]] = {
         r"(layer\.(?!padding)|layernorm_linear\.|layernorm_mlp\.).*|layer\.padding\.fp32/(state|in|arg|out).*",
     ),
 }
-MERGED = {"te_blocks128.safetensors", "te_modules.safetensors"}
+MERGED = {"te_blocks128.safetensors", "blocks_nvfp4_variants.safetensors", "te_modules.safetensors"}
 # Notes on single cases stay; notes on groups that are left out go.
 _NOTES = re.compile(r"(origin|keys|layout|data\..*|cuda_headers|torchao|te_ref\.nvfp4(\.1d|\.2d)?)")
 

@@ -56,6 +56,7 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("dropout", "float32"): Tolerance(2 * 2.0**-23, 0.0, "the factor is rounded, then the product"),
     ("dropout", "float16"): Tolerance(2.0**-10, 1e-7, "computed in float32, one rounding; subnormals"),
     ("dropout", "bfloat16"): Tolerance(2.0**-8, 0.0, "computed in float32, one rounding"),
+    ("hadamard", "bfloat16"): Tolerance(2.0**-8, 2e-7, "float32 sums of 16, one rounding; atol in sums of |x|"),
     ("rope", "float32"): Tolerance(2.0**-23, 4e-7, "sine and cosine, two products; atol in units of max |x|"),
     ("rope", "float16"): Tolerance(2.0**-10, 4e-7, "computed in float32, one rounding"),
     ("rope", "bfloat16"): Tolerance(2.0**-8, 4e-7, "computed in float32, one rounding"),

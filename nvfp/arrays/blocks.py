@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,17 @@ def plain(q: Operand) -> Operand:
     if not q.transposed:
         return q
     scale = q.scale if q.format.block is None else q.scale.swapaxes(-1, -2)
-    return dataclasses.replace(q, codes=q.codes.swapaxes(-1, -2), scale=scale, transposed=False, padded_rows=0)
+    rows = q.tensor_scale
+    if q.format.per_row_tensor_scale and rows is not None and q.axis < len(q.shape) - 2:
+        rows = rows.swapaxes(-1, -2)
+    return dataclasses.replace(
+        q, codes=q.codes.swapaxes(-1, -2), scale=scale, tensor_scale=rows, transposed=False, padded_rows=0
+    )
+
+
+def _rows(q: Operand, function: Callable[[Any], Any]) -> Any:
+    """The tensor scale of the result of an operation: what ``function`` makes of one per row, or the word itself."""
+    return function(q.tensor_scale) if q.format.per_row_tensor_scale else q.tensor_scale
 
 
 def blocked_axes(q: Operand) -> dict[int, int]:
@@ -57,7 +67,11 @@ def permute(q: Operand, axes: Sequence[int]) -> Operand:
     scale = q.scale if q.format.block is None else q.scale.transpose(axes)
     shape = tuple(q.shape[a] for a in axes)
     axis = axes.index(q.axis) if axes else 0
-    return dataclasses.replace(q, codes=q.codes.transpose(axes), scale=scale, shape=shape, axis=axis, padded_rows=0)
+    others = [a - (a > q.axis) for a in axes if a != q.axis]
+    return dataclasses.replace(
+        q, codes=q.codes.transpose(axes), scale=scale, tensor_scale=_rows(q, lambda t: t.transpose(others)),
+        shape=shape, axis=axis, padded_rows=0,
+    )  # fmt: skip
 
 
 def reshape(q: Operand, shape: tuple[int, ...]) -> Operand:
@@ -72,7 +86,10 @@ def reshape(q: Operand, shape: tuple[int, ...]) -> Operand:
     codes = _reshaped(q.codes, (*lead, *q.codes.shape[n - keep :]))
     scale = q.scale if q.format.block is None else _reshaped(q.scale, (*lead, *q.scale.shape[n - keep :]))
     axis = len(shape) - n + q.axis if keep else max(len(shape) - 1, 0)
-    return dataclasses.replace(q, codes=codes, scale=scale, shape=shape, axis=axis, padded_rows=0)
+    rows = _rows(q, lambda t: _reshaped(t, lead))
+    return dataclasses.replace(
+        q, codes=codes, scale=scale, tensor_scale=rows, shape=shape, axis=axis, padded_rows=0
+    )  # fmt: skip
 
 
 def _reshaped(raw: Any, shape: tuple[int, ...]) -> Any:
@@ -121,11 +138,13 @@ def getitem(q: Operand, entries: Sequence[Any], op: str = "getitem") -> Operand:
         )
     code_key: list[Any] = []
     scale_key: list[Any] = []
+    row_key: list[Any] = []
     moved: dict[int, int] = {}  # axis -> its place in the result
     long: dict[int, int] = {}  # axis of the result -> unpacked length
     axis = place = 0
     for entry in entries:
         code_part = scale_part = entry
+        along_row = isinstance(entry, slice) and axis == q.axis
         if entry is None:
             place += 1
         elif isinstance(entry, slice):
@@ -152,6 +171,7 @@ def getitem(q: Operand, entries: Sequence[Any], op: str = "getitem") -> Operand:
             place += 0 if isinstance(entry, int) else 1 if mask else entry.ndim
         code_key.append(code_part)
         scale_key.append(scale_part)
+        row_key += [] if along_row else [entry]
     codes = q.codes[(*code_key, ...)]
     scale = q.scale if q.format.block is None else q.scale[(*scale_key, ...)]
     if len(units) == 2 and {moved[a] for a in units} != {place - 2, place - 1}:
@@ -159,4 +179,7 @@ def getitem(q: Operand, entries: Sequence[Any], op: str = "getitem") -> Operand:
         raise BlockIndexError(message(op, expected, "new axes behind them", _DENSE))
     shape = tuple(long.get(i, n) for i, n in enumerate(codes.shape))
     new_axis = moved.get(q.axis, max(len(shape) - 1, 0))
-    return dataclasses.replace(q, codes=codes, scale=scale, shape=shape, axis=new_axis, padded_rows=0)
+    rows = _rows(q, lambda t: t[(*row_key, ...)])
+    return dataclasses.replace(
+        q, codes=codes, scale=scale, tensor_scale=rows, shape=shape, axis=new_axis, padded_rows=0
+    )  # fmt: skip

@@ -12,6 +12,7 @@ from nvfp.errors import DTypeError, ShapeError, message
 if TYPE_CHECKING:
     from nvfp.arrays.array import Array
     from nvfp.device import Device
+    from nvfp.dtypes.codec import Overflow, Rounding
 
     Axis = int | tuple[int, ...] | None
     Shape = int | Sequence[int]
@@ -37,9 +38,11 @@ class Methods:
     # -- conversion ------------------------------------------------------------------------------
 
     @explained
-    def astype(self, dtype: Any, copy: bool = True) -> Array:
+    def astype(
+        self, dtype: Any, copy: bool = True, *, overflow: Overflow = "saturate", rounding: Rounding = "even"
+    ) -> Array:
         """Convert to a dense dtype, or quantize to a quantized one; see `nf.astype`."""
-        return nf.astype(self, dtype, copy=copy)
+        return nf.astype(self, dtype, copy=copy, overflow=overflow, rounding=rounding)
 
     def to_device(self, device: Device | str, /, *, stream: Any = None) -> Array:
         """Copy to a device (itself if it is there); see `nf.to_device`."""

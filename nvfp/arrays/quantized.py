@@ -82,7 +82,8 @@ class QuantizedArray(Array):
     def scale(self) -> Array:
         """The block scales (decode factors) in logical axis order; shape () for one per tensor."""
         q = blocks.plain(self.operand)
-        return wrap(q.scale, q.format.scale.dtype)
+        dtype = q.format.scale.dtype
+        return wrap(q.scale, dtype) if is_narrow(dtype) else wrap(q.scale.view(dtype))
 
     @property
     def tensor_scale(self) -> Array | None:
@@ -103,10 +104,11 @@ class QuantizedArray(Array):
 
         Args:
             codes: uint8 codes (or the element dtype); 4-bit codes two per byte along ``axis``, low nibble first.
-            scale: block scales as uint8 codes or the scale dtype (float32 for float32 scales); decode factors.
+            scale: block scales in the scale dtype or as its codes (uint8, uint16; float32 for float32 scales);
+                decode factors.
             dtype: a quantized dtype.
             axis: the block axis.
-            tensor_scale: float32 decode factor, for formats that have one.
+            tensor_scale: float32 decode factor, for formats that have one (one per row: the shape without ``axis``).
             shape: in elements; by default read from ``codes`` (packed: an even length).
 
         Raises:
@@ -124,16 +126,15 @@ class QuantizedArray(Array):
         if not isinstance(format, QuantDType):
             raise DTypeError(message("from_parts", "a quantized dtype", format, "use nf.asarray for dense arrays"))
         codes = nf.asarray(codes)
-        raw_codes = _part("codes", codes, _shown(format.element))
-        raw_scale = _part("scale", nf.asarray(scale, device=codes.device), format.scale.dtype)
+        raw_codes = _part("codes", codes, _shown(format.element), np.dtype(np.uint8))
+        kept = float32 if format.scale_family == "float32" else format.scale.storage
+        raw_scale = _part("scale", nf.asarray(scale, device=codes.device), format.scale.dtype, kept)
         if (tensor_scale is None) == format.tensor_scale:
             expected = "a tensor_scale" if format.tensor_scale else "no tensor_scale"
             raise DTypeError(
                 message("from_parts", f"{expected} for {format}", tensor_scale, "pass what the format has")
             )
         word = None if tensor_scale is None else nf.asarray(tensor_scale, dtype=float32, device=codes.device).raw
-        if word is not None and word.shape != ():
-            raise ShapeError(message("from_parts", "tensor_scale as a scalar", word.shape, "pass one per tensor"))
         ndim = raw_codes.ndim
         if ndim == 0 and (format.block is not None or format.element.packed):
             raise ShapeError(message("from_parts", f"codes with an axis for {format}", "shape ()", "reshape them"))
@@ -145,6 +146,10 @@ class QuantizedArray(Array):
         if raw_scale.shape != expected_scale:
             do = "give one scale per block; lengths are rounded up"
             raise ShapeError(message("from_parts", f"scales of shape {expected_scale}", raw_scale.shape, do))
+        rows = (*whole[:axis], *whole[axis + 1 :]) if format.per_row_tensor_scale else ()
+        if word is not None and word.shape != rows:
+            do = "pass one per row" if format.per_row_tensor_scale else "pass one per tensor"
+            raise ShapeError(message("from_parts", f"a tensor_scale of shape {rows}", word.shape, do))
         return quantized(Operand(raw_codes, raw_scale, word, format, whole, axis))
 
     def __repr__(self) -> str:
@@ -220,8 +225,7 @@ def _shown(element: Element) -> np.dtype:
     return np.dtype(np.uint8) if element.packed else element.dtype
 
 
-def _part(name: str, x: Array, dtype: np.dtype) -> Any:
-    raw_dtype = np.dtype(np.uint8) if dtype.itemsize == 1 else dtype
+def _part(name: str, x: Array, dtype: np.dtype, raw_dtype: np.dtype) -> Any:
     if x.dtype not in (dtype, raw_dtype):
         expected = f"{name} as {raw_dtype}" + (f" or {dtype}" if dtype != raw_dtype else "")
         raise DTypeError(message("from_parts", expected, x.dtype, "pass codes, not values"))

@@ -36,9 +36,13 @@ from nvfp.dtypes.formats import (
     fp8_e4m3 as fp8_e4m3,
     fp8_e4m3_b128 as fp8_e4m3_b128,
     fp8_e5m2 as fp8_e5m2,
+    mxfp4 as mxfp4,
+    mxfp6_e2m3 as mxfp6_e2m3,
+    mxfp6_e3m2 as mxfp6_e3m2,
     mxfp8 as mxfp8,
     mxfp8_e4m3 as mxfp8_e4m3,
     mxfp8_e5m2 as mxfp8_e5m2,
+    mxint8 as mxint8,
     nvfp4 as nvfp4,
 )
 from nvfp.dtypes.grid import block_lengths as block_lengths

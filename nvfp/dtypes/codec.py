@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nvfp.dtypes.elements import Element
-from nvfp.errors import ArgumentError, DTypeError, NotBuiltError, message
+from nvfp.errors import ArgumentError, DTypeError, message
 
 Overflow = Literal["saturate", "nonsat"]
 Rounding = Literal["even", "stochastic", "toward_zero"]
@@ -27,7 +27,12 @@ Codes = npt.NDArray[np.unsignedinteger]
 
 
 def encode(
-    x: npt.ArrayLike, element: Element, *, overflow: Overflow = "saturate", rounding: Rounding = "even"
+    x: npt.ArrayLike,
+    element: Element,
+    *,
+    overflow: Overflow = "saturate",
+    rounding: Rounding = "even",
+    symmetric: bool = False,
 ) -> Codes:
     """Return the codes of ``element`` nearest to ``x`` (ties to the even code), one code per item.
 
@@ -37,14 +42,16 @@ def encode(
         overflow: ``"saturate"``: what rounds beyond the largest finite value, and +-inf, becomes the
             largest finite value. ``"nonsat"``: it becomes inf, or NaN where the format has no inf;
             formats with neither saturate.
-        rounding: only ``"even"`` is built.
+        rounding: ``"even"``, or ``"toward_zero"``: the neighbour of smaller magnitude, ties and all (beyond the
+            largest finite value that value, whatever ``overflow`` says; infinities follow ``overflow``).
+        symmetric: integer codes stop at minus the largest one (-127 in int8).
 
     Returns:
         Codes of ``element.storage`` (4- and 6-bit codes unpacked), in the shape of ``x``, C-contiguous.
 
     Raises:
-        ArgumentError: an unknown ``overflow`` or ``rounding``.
-        NotBuiltError: a ``rounding`` that is not built yet.
+        ArgumentError: an unknown ``overflow`` or ``rounding`` (``"stochastic"`` needs numbers:
+            `stochastic.encode_random`).
         DTypeError: complex or extended-precision input.
 
     Numerics: float64 input is rounded once. NaN becomes ``element.nan_code``, its sign dropped. -0 and the
@@ -62,12 +69,13 @@ def encode(
     """
     _check_modes(overflow, rounding)
     value = as_float64(x)
+    whole = np.rint if rounding == "even" else np.trunc
     if element.integer:
-        codes = _encode_integer(value, element)
+        codes = _encode_integer(value, element, whole, symmetric)
     elif not element.signed:
-        codes = _encode_power_of_two(value, element, overflow)
+        codes = _encode_power_of_two(value, element, overflow, tie=0.75 if rounding == "even" else 1.0)
     else:
-        codes = _encode_float(value, element, overflow)
+        codes = _encode_float(value, element, overflow, whole)
     return codes.astype(element.storage, order="C")
 
 
@@ -150,30 +158,38 @@ def round_to_odd32(x: npt.ArrayLike) -> npt.NDArray[np.float32]:
     return np.where(inexact, bits | np.uint32(1), bits).astype(np.uint32).view(np.float32).reshape(value.shape)
 
 
-def _encode_float(value: npt.NDArray[np.float64], element: Element, overflow: Overflow) -> npt.NDArray[np.int64]:
+def _encode_float(
+    value: npt.NDArray[np.float64], element: Element, overflow: Overflow, whole: np.ufunc
+) -> npt.NDArray[np.int64]:
     magnitude = np.abs(np.where(np.isfinite(value), value, 0.0))
     least = 1 - element.bias
     exponent = np.where(magnitude > 0, np.maximum(np.frexp(magnitude)[1] - 1, least), least).astype(np.int64)
-    steps = np.rint(np.ldexp(magnitude, element.mantissa_bits - exponent)).astype(np.int64)
+    steps = whole(np.ldexp(magnitude, element.mantissa_bits - exponent)).astype(np.int64)
     code = ((exponent + element.bias - 1) << element.mantissa_bits) + steps
+    code = np.minimum(code, element.max_code) if whole is np.trunc else code
     over = np.isinf(value) | (code > element.max_code)
     code = np.where(over, element.max_code if overflow == "saturate" else element.overflow_code, code)
     code = np.where(np.signbit(value), code | element.sign_code, code)
     return np.where(np.isnan(value), element.nan_code, code)
 
 
-def _encode_power_of_two(value: npt.NDArray[np.float64], element: Element, overflow: Overflow) -> npt.NDArray[np.int64]:
+def _encode_power_of_two(
+    value: npt.NDArray[np.float64], element: Element, overflow: Overflow, *, tie: float
+) -> npt.NDArray[np.int64]:
     mantissa, exponent = np.frexp(np.where(np.isfinite(value), value, 0.0))
-    code = exponent.astype(np.int64) - 1 + (mantissa >= 0.75) + element.bias  # mantissa in [1/2, 1): 3/4 is the tie
+    code = exponent.astype(np.int64) - 1 + (mantissa >= tie) + element.bias  # mantissa in [1/2, 1): 3/4 is the tie
     code = np.where(value == 0, 0, np.maximum(code, 0))
+    code = np.minimum(code, element.max_code) if tie == 1 else code
     over = np.isposinf(value) | (code > element.max_code)
     code = np.where(over, element.max_code if overflow == "saturate" else element.overflow_code, code)
     return np.where(np.isnan(value) | (value < 0), element.nan_code, code)
 
 
-def _encode_integer(value: npt.NDArray[np.float64], element: Element) -> npt.NDArray[np.int64]:
-    steps = np.rint(np.ldexp(np.where(np.isnan(value), 0.0, value), element.mantissa_bits))
-    k = np.clip(steps, -element.max_code - 1, element.max_code).astype(np.int64)
+def _encode_integer(
+    value: npt.NDArray[np.float64], element: Element, whole: np.ufunc, symmetric: bool
+) -> npt.NDArray[np.int64]:
+    steps = whole(np.ldexp(np.where(np.isnan(value), 0.0, value), element.mantissa_bits))
+    k = np.clip(steps, -element.max_code - (not symmetric), element.max_code).astype(np.int64)
     return np.where(np.isnan(value), element.nan_code, k & ((1 << element.bits) - 1))
 
 
@@ -199,7 +215,6 @@ def _int_to_float64(array: np.ndarray) -> npt.NDArray[np.float64]:
 def _check_modes(overflow: str, rounding: str) -> None:
     if overflow not in ("saturate", "nonsat"):
         raise ArgumentError(message("encode", "overflow 'saturate' or 'nonsat'", repr(overflow), "pass one of these"))
-    if rounding in ("stochastic", "toward_zero"):
-        raise NotBuiltError(message("encode", "rounding='even'", repr(rounding), "leave rounding= out in this release"))
-    if rounding != "even":
-        raise ArgumentError(message("encode", "rounding 'even'", repr(rounding), "pass 'even'"))
+    if rounding not in ("even", "toward_zero"):
+        do = "pass one of these; stochastic.encode_random takes random numbers"
+        raise ArgumentError(message("encode", "rounding 'even' or 'toward_zero'", repr(rounding), do))

@@ -32,7 +32,7 @@ class Element:
         has_nan: whether ``nan_code`` decodes to NaN.
         has_inf: whether the format has infinities (``overflow_code`` is then +inf).
         signed: False for E8M0 only.
-        integer: two's complement fixed point (int8: value = code / 2**mantissa_bits).
+        integer: two's complement fixed point, value = code / 2**mantissa_bits (int8: k / 64; int4: k).
     """
 
     name: str
@@ -91,8 +91,15 @@ class Element:
 
     @property
     def emax(self) -> int:
-        """Exponent of the largest finite value (OCP's emax; 0 for int8)."""
-        return 0 if self.integer else (self.max_code >> self.mantissa_bits) - self.bias
+        """Exponent of the largest finite value (OCP's emax; 0 for int8, 2 for int4)."""
+        if self.integer:
+            return self.max_code.bit_length() - 1 - self.mantissa_bits
+        return (self.max_code >> self.mantissa_bits) - self.bias
+
+    @property
+    def top_mantissa_bits(self) -> int:
+        """Mantissa bits of values in the binade of the largest one (what an integer has below its leading bit)."""
+        return self.significand_bits - 1 if self.integer else self.mantissa_bits
 
     @property
     def smallest_normal(self) -> float:
@@ -135,11 +142,16 @@ int8 = Element(
     name="int8", bits=8, exponent_bits=0, mantissa_bits=6, bias=0,
     max_code=127, nan_code=0, overflow_code=127, has_nan=False, integer=True,
 )  # fmt: skip
+# Plain integers -8..7, for formats made by users (int4 weights).
+int4 = Element(
+    name="int4", bits=4, exponent_bits=0, mantissa_bits=0, bias=0,
+    max_code=7, nan_code=0, overflow_code=7, has_nan=False, integer=True,
+)  # fmt: skip
 
 ELEMENTS: dict[str, Element] = {
     e.name: e
     for e in (
         float8_e4m3fn, float8_e5m2, float6_e2m3fn, float6_e3m2fn, float4_e2m1fn,
-        float8_e8m0fnu, int8, bfloat16, float16, float32,
+        float8_e8m0fnu, int8, int4, bfloat16, float16, float32,
     )
 }  # fmt: skip

@@ -49,8 +49,11 @@ class QuantDType:
             ``"saturate"``: NaN does not reach amax, elements are cast one by one (TE).
         power_of_two_scales: float32 scales rounded down to a power of two.
         scale_rule: how an E8M0 scale is chosen.
-        four_over_six: NVFP4 4-over-6 search, or None.
-        per_row_tensor_scale: one tensor scale per row instead of per tensor.
+        four_over_six: of each block the better of two scales, which map its largest magnitude to 6 or to 4
+            (`levels`): the sum of errors that decides (``mae``, ``mse``) and the bound of the scales (256, 448). For
+            E2M1 under E4M3 scales and a tensor scale, and blocks whose first length is a power of two.
+        per_row_tensor_scale: one tensor scale for each line along the block axis (a row; of a column copy a column)
+            instead of per tensor. For 1-D blocks.
 
     Raises:
         DTypeError: an unknown element or scale format.
@@ -99,6 +102,11 @@ class QuantDType:
         wide = element.bits > 8 or not element.signed
         rules, marks = get_args(ScaleRule), get_args(Nonfinite)
         no_flag = not isinstance(self.tensor_scale, bool)
+        across = (self.block_shape or (0, 0))[0]
+        nvfp4_like = element == el.float4_e2m1fn and scale == el.float8_e4m3fn and self.tensor_scale
+        searched, modes = self.four_over_six is not None, get_args(FourOverSix)
+        no_search = searched and not (nvfp4_like and across and across & (across - 1) == 0)
+        no_rows = self.per_row_tensor_scale and not (self.tensor_scale and across == 1)
         return (
             (not isinstance(self.name, str), "name as text", repr(self.name), "pass a string, or leave it out"),
             (no_flag, "tensor_scale as True or False", repr(self.tensor_scale), "pass a bool"),
@@ -107,6 +115,14 @@ class QuantDType:
             (no_mark, "a scale format with NaN for nonfinite='nan_block'", scale.name, "pass nonfinite='saturate'"),
             (too_wide, "a narrow scale format for tensor_scale=True", scale.name, "leave tensor_scale out"),
             (self.nonfinite not in marks, f"nonfinite out of {marks}", self.nonfinite, "pick one"),
+            (
+                searched and self.four_over_six not in modes,
+                f"four_over_six out of {modes}",
+                str(self.four_over_six),
+                "pick one",
+            ),
+            (no_search, "E2M1, E4M3 scales and a tensor scale for four_over_six", element.name, "start from nvfp4"),
+            (no_rows, "a tensor scale over 1-D blocks for per_row_tensor_scale", repr(self.block), "leave it out"),
             (self.scale_rule not in rules, f"scale_rule out of {rules}", self.scale_rule, "pick one"),
         )
 
@@ -135,6 +151,16 @@ class QuantDType:
         if self.scale == el.float32:
             return "float32"
         return "e8m0" if self.scale == el.float8_e8m0fnu else "two_level"
+
+    @property
+    def scale_bound(self) -> float:
+        """The block scale of a block that holds the tensor's largest magnitude (4-over-6 may leave room above it)."""
+        return self.scale.max if self.four_over_six is None else float(self.four_over_six[4:])
+
+    @property
+    def leveled(self) -> bool:
+        """Whether block scales take more than NVFP4's steps: see `levels`."""
+        return self.four_over_six is not None or self.per_row_tensor_scale
 
     @property
     def square(self) -> bool:
@@ -188,6 +214,16 @@ fp8_e4m3_b128 = QuantDType(
 mxfp8_e4m3 = _mx("mxfp8_e4m3", el.float8_e4m3fn)
 mxfp8_e5m2 = _mx("mxfp8_e5m2", el.float8_e5m2)
 mxfp8 = mxfp8_e4m3
+mxfp6_e2m3 = _mx("mxfp6_e2m3", el.float6_e2m3fn)
+mxfp6_e3m2 = _mx("mxfp6_e3m2", el.float6_e3m2fn)
+mxfp4 = _mx("mxfp4", el.float4_e2m1fn)
+# OCP's rule: under "ceil" the code -128 could never occur, and no other stack rounds MXINT8 scales up.
+mxint8 = _mx("mxint8", el.int8).replace(scale_rule="floor", name="mxint8")
 nvfp4 = QuantDType("nvfp4", el.float4_e2m1fn, 16, el.float8_e4m3fn, tensor_scale=True)
 
-FORMATS: dict[str, QuantDType] = {f.name: f for f in (fp8_e4m3, fp8_e5m2, fp8_e4m3_b128, mxfp8_e4m3, mxfp8_e5m2, nvfp4)}
+FORMATS: dict[str, QuantDType] = {
+    f.name: f
+    for f in (
+        fp8_e4m3, fp8_e5m2, fp8_e4m3_b128, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4, mxint8, nvfp4,
+    )
+}  # fmt: skip

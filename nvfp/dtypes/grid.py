@@ -71,7 +71,7 @@ def block_amax(
         [2.0, 4.0, 5.0]
     """
     skip = ~np.isfinite(magnitudes) if finite else np.isnan(magnitudes)
-    blocks = _split(np.where(skip, np.float32(0), magnitudes), lengths)
+    blocks = split(np.where(skip, np.float32(0), magnitudes), lengths)
     return np.asarray(blocks.max(axis=_inner_axes(lengths), initial=0), np.float32)
 
 
@@ -82,7 +82,7 @@ def block_any(flags: npt.NDArray[np.bool_], lengths: tuple[int, ...]) -> npt.NDA
         >>> block_any(np.array([False, True, False]), (2,)).tolist()
         [True, False]
     """
-    return np.asarray(_split(flags, lengths).any(axis=_inner_axes(lengths)))
+    return np.asarray(split(flags, lengths).any(axis=_inner_axes(lengths)))
 
 
 def expand(per_block: np.ndarray, lengths: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
@@ -97,7 +97,8 @@ def expand(per_block: np.ndarray, lengths: tuple[int, ...], shape: tuple[int, ..
     return per_block[tuple(slice(n) for n in shape)]
 
 
-def _split(array: np.ndarray, lengths: tuple[int, ...]) -> np.ndarray:
+def split(array: np.ndarray, lengths: tuple[int, ...]) -> np.ndarray:
+    """Return the array filled up with zeros, as ``[n0, L0, n1, L1, ...]``."""
     grid = grid_shape(array.shape, lengths)
     filled = np.zeros([g * length for g, length in zip(grid, lengths, strict=True)], array.dtype)
     filled[tuple(slice(n) for n in array.shape)] = array

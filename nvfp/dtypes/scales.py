@@ -13,7 +13,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from nvfp.dtypes import elements as el
 from nvfp.dtypes.codec import Codes, decode, encode
+from nvfp.dtypes.conventions import PLAIN, Steps
 from nvfp.dtypes.elements import Element
 from nvfp.dtypes.formats import ScaleRule
 from nvfp.errors import ArgumentError, message
@@ -21,9 +23,12 @@ from nvfp.errors import ArgumentError, message
 Float32 = npt.NDArray[np.float32]
 FLT_MAX = np.float32(np.finfo(np.float32).max)
 ONE = np.float32(1)
+LEAST = np.float32(2.0**-149)  # in place of a divisor of 0
 
 
-def e8m0_from_amax(amax: npt.ArrayLike, element: Element, rule: ScaleRule = "ceil") -> npt.NDArray[np.uint8]:
+def e8m0_from_amax(
+    amax: npt.ArrayLike, element: Element, rule: ScaleRule = "ceil", steps: Steps = PLAIN
+) -> npt.NDArray[np.uint8]:
     """Return the E8M0 byte (value ``2**(byte - 127)``) for blocks whose largest magnitude is ``amax``.
 
     With ``amax = m * 2**k``, ``1 <= m < 2``, and the element's largest value ``M * 2**emax``:
@@ -36,6 +41,7 @@ def e8m0_from_amax(amax: npt.ArrayLike, element: Element, rule: ScaleRule = "cei
         amax: magnitudes >= 0, any shape, float32 or float64.
         element: the element format of the block.
         rule: one of the rules above.
+        steps: of a convention: ``even_bits`` in place of the element's, ``zero_scale``, ``even_overflow``.
 
     Returns:
         uint8 bytes in the shape of ``amax``, within 0..254; amax 0 gives 0, inf 254, NaN 255.
@@ -56,11 +62,15 @@ def e8m0_from_amax(amax: npt.ArrayLike, element: Element, rule: ScaleRule = "cei
     elif rule == "floor":
         carry = np.zeros_like(m, dtype=bool)
     elif rule == "even":
-        carry = m >= 2 - 2.0 ** -(element.mantissa_bits + 1)
+        bits = element.top_mantissa_bits if steps.even_bits is None else steps.even_bits
+        carry = m >= 2 - 2.0 ** -(bits + 1)
     else:
         raise ArgumentError(message("e8m0_from_amax", "rule 'ceil', 'floor' or 'even'", repr(rule), "pick one"))
     byte = np.clip(k.astype(np.int64) - 1 - element.emax + carry + 127, 0, 254)
-    byte = np.where(a == 0, 0, np.where(np.isposinf(a), 254, byte))
+    nothing = encode(steps.zero_scale, el.float8_e8m0fnu) if steps.zero_scale else 0
+    byte = np.where(a == 0, nothing, np.where(np.isposinf(a), 254, byte))
+    if rule == "even" and steps.even_overflow:
+        byte = np.where(np.isfinite(a) & carry & (k == 128), 255, byte)
     return np.where(np.isnan(a), 255, byte).astype(np.uint8)
 
 
@@ -109,8 +119,10 @@ def inverse(multiplier: npt.ArrayLike) -> Float32:
         return np.asarray(ONE / np.asarray(multiplier, np.float32), np.float32)
 
 
-def s_enc(amax: npt.ArrayLike, element: Element, scale: Element) -> Float32:
+def s_enc(amax: npt.ArrayLike, element: Element, scale: Element, bound: float | None = None) -> Float32:
     """Return the tensor's encode factor ``min(fl(max_element * max_scale / A), FLT_MAX)``; 1 for A = 0 or not finite.
+
+    ``bound`` stands in for max_scale (`QuantDType.scale_bound`).
 
     Example:
         >>> from nvfp.dtypes import elements as el
@@ -120,7 +132,7 @@ def s_enc(amax: npt.ArrayLike, element: Element, scale: Element) -> Float32:
     a = np.asarray(amax, np.float32)
     usable = np.isfinite(a) & (a != 0)
     with np.errstate(over="ignore"):
-        factor = np.minimum(_largest(element, scale) / np.where(usable, a, ONE), FLT_MAX)
+        factor = np.minimum(_largest(element, scale, bound) / np.where(usable, a, ONE), FLT_MAX)
     return np.where(usable, factor, ONE).astype(np.float32)
 
 
@@ -133,7 +145,9 @@ def s_enc_from_tensor_scale(tensor_scale: npt.ArrayLike) -> Float32:
     return np.where(usable, factor, ONE).astype(np.float32)
 
 
-def tensor_scale_from_amax(amax: npt.ArrayLike, element: Element, scale: Element) -> Float32:
+def tensor_scale_from_amax(
+    amax: npt.ArrayLike, element: Element, scale: Element, bound: float | None = None
+) -> Float32:
     """Return the stored decode factor ``fl(A / (max_element * max_scale))``; 0 for A = 0, 1 for A not finite.
 
     Example:
@@ -143,7 +157,7 @@ def tensor_scale_from_amax(amax: npt.ArrayLike, element: Element, scale: Element
     """
     a = np.asarray(amax, np.float32)
     with np.errstate(under="ignore", invalid="ignore"):
-        factor = a / _largest(element, scale)
+        factor = a / _largest(element, scale, bound)
     return np.where(np.isfinite(a), factor, ONE).astype(np.float32)
 
 
@@ -188,5 +202,86 @@ def nvfp4_multiplier(scale_codes: npt.ArrayLike, encode_factor: npt.ArrayLike, s
         return np.asarray(np.minimum(ONE / local, FLT_MAX), np.float32)
 
 
-def _largest(element: Element, scale: Element) -> np.float32:
-    return np.float32(element.max * scale.max)
+def divided_tensor_level(
+    amax: npt.ArrayLike, tensor_scale: npt.ArrayLike | None, element: Element, scale: Element, steps: Steps
+) -> tuple[Float32, Float32]:
+    """Return (what a convention that divides derives its block scales from, the decode factor to store).
+
+    - ``order="modelopt"``: g twice, ``g = fl(A / (max_element * max_scale))``;
+    - ``order="compressed-tensors"``: ``G = fl(fl(1 / A) * (max_element * max_scale))`` (1 where that is not finite)
+      and ``fl(1 / G)``.
+
+    Args:
+        amax: A, the amax of the tensor.
+        tensor_scale: a decode factor to derive it from instead of A, or None.
+        element: the element format.
+        scale: the scale format.
+        steps: the convention.
+
+    Example:
+        >>> from nvfp.dtypes import elements as el
+        >>> order = Steps("compressed-tensors")
+        >>> [float(f) for f in divided_tensor_level(1344.0, None, el.float4_e2m1fn, el.float8_e4m3fn, order)]
+        [2.0, 0.5]
+    """
+    if steps.order == "modelopt":
+        g = np.asarray(tensor_scale, np.float32) if tensor_scale is not None else None
+        g = tensor_scale_from_amax(amax, element, scale) if g is None else g
+        return g.reshape(()), g.reshape(())
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        if tensor_scale is None:
+            factor = ONE / np.asarray(amax, np.float32) * _largest(element, scale)
+        else:
+            factor = ONE / np.asarray(tensor_scale, np.float32)
+    factor = np.where(np.isfinite(factor), factor, ONE).astype(np.float32).reshape(())
+    return factor, inverse(factor)
+
+
+def divided_block_scale(
+    amax: npt.ArrayLike, tensor: npt.ArrayLike, element: Element, scale: Element, steps: Steps
+) -> Codes:
+    """Return the codes of the block scales of a convention that divides.
+
+    - ``order="modelopt"``: ``fl(b / fl(max_element * g))``, g the tensor's decode factor;
+    - ``order="compressed-tensors"``: ``fl(G * fl(b / max_element))``, G its encode factor;
+
+    at least ``steps.least_scale`` where above 0, cast (saturating); code 0 then stands for ``steps.zero_scale``.
+
+    Args:
+        amax: block maxima b, any shape.
+        tensor: g, or G.
+        element: the element format.
+        scale: the scale format.
+        steps: the convention.
+
+    Example:
+        >>> from nvfp.dtypes import elements as el
+        >>> order = Steps("modelopt", zero_scale=1.0)
+        >>> divided_block_scale([6.0, 0.0], 0.5, el.float4_e2m1fn, el.float8_e4m3fn, order).tolist()
+        [64, 56]
+    """
+    b, whole, most = np.asarray(amax, np.float32), np.asarray(tensor, np.float32), np.float32(element.max)
+    with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
+        wanted = b / np.maximum(most * whole, LEAST) if steps.order == "modelopt" else whole * (b / most)
+    wanted = np.where(wanted > 0, np.maximum(wanted, np.float32(steps.least_scale)), wanted)
+    codes = encode(wanted, scale)
+    return np.where(codes == 0, encode(steps.zero_scale, scale), codes).astype(codes.dtype)
+
+
+def divisor(scale_codes: npt.ArrayLike, tensor: npt.ArrayLike, scale: Element, steps: Steps) -> Float32:
+    """Return what elements are divided by: ``fl(s * g)`` (modelopt) or ``fl(s / G)`` (compressed-tensors), above 0.
+
+    Example:
+        >>> import numpy as np
+        >>> from nvfp.dtypes import elements as el
+        >>> float(divisor(np.uint8(64), 0.5, el.float8_e4m3fn, Steps("modelopt")))
+        1.0
+    """
+    s, whole = decode(scale_codes, scale).astype(np.float32), np.asarray(tensor, np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        found = s * whole if steps.order == "modelopt" else s / whole
+    return np.asarray(np.maximum(found, LEAST), np.float32)
+
+
+def _largest(element: Element, scale: Element, bound: float | None = None) -> np.float32:
+    return np.float32(element.max * (scale.max if bound is None else bound))

@@ -110,9 +110,6 @@ def word_pair(op: str, name: str, value: Any, row: bool, col: bool) -> Words:
 def check_format(op: str, fmt: QuantDType) -> None:
     """Raise unless kernels can compute this row: the row itself refuses what makes no sense."""
     scale, family = fmt.scale, fmt.scale_family
-    if scale.bits not in (8, 32):
-        expected = "a scale of float32, e8m0 or another 8-bit float"
-        raise NotBuiltError(message(op, expected, scale.name, "choose one of these"))
     if fmt.tensor_scale and fmt.block is None:
         raise ArgumentError(message(op, "blocks under a tensor scale", fmt.name, "pass block= or tensor_scale=False"))
     if fmt.power_of_two_scales and family == "two_level":
@@ -121,5 +118,3 @@ def check_format(op: str, fmt: QuantDType) -> None:
     if fmt.scale_rule != "ceil" and family != "e8m0":
         expected = f"scale_rule={fmt.scale_rule!r} with e8m0 scales"
         raise ArgumentError(message(op, expected, scale.name, "leave scale_rule at 'ceil'"))
-    not_built(op, "four_over_six", fmt.four_over_six, None)
-    not_built(op, "per_row_tensor_scale", fmt.per_row_tensor_scale, False)

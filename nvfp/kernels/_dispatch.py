@@ -70,3 +70,12 @@ def place_like(array: np.ndarray, like: Any) -> Any:
     from nvfp.optional import need
 
     return need("cupy", extra="cuda13").asarray(array)
+
+
+def zero_word(like: Any) -> Any:
+    """Return a new float32 word of 0 on the device of ``like`` (on CUDA a memset, no copy from the host)."""
+    if kind_of(like) == "cpu":
+        return np.zeros((), np.float32)
+    from nvfp.optional import need
+
+    return need("cupy", extra="cuda13").zeros((), np.float32)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from nvfp.dtypes.codec import Rounding
 from nvfp.dtypes.elements import Element
-from nvfp.errors import DTypeError, message
+from nvfp.errors import ArgumentError, DTypeError, message
 from nvfp.kernels._check import DENSE, NARROW, Overflow, check_choice, check_out, not_built
 from nvfp.kernels._dispatch import backend
 
@@ -20,7 +21,7 @@ def cast(
     *,
     source: np.dtype | None = None,
     overflow: Overflow = "saturate",
-    rounding: str = "even",
+    rounding: Rounding = "even",
     out: Any | None = None,
 ) -> Any:
     """Return ``x`` converted to ``dtype``, contiguous; with the dtype of ``x`` a strided copy.
@@ -33,7 +34,8 @@ def cast(
         source: the narrow dtype whose codes ``x`` holds.
         overflow: what narrow targets do beyond their largest value: ``"saturate"`` (inf too), or
             ``"nonsat"`` (inf, or NaN where there is no inf). Dense floats follow IEEE 754.
-        rounding: ``"even"``; others are not built yet.
+        rounding: of narrow targets: ``"even"``, or ``"toward_zero"`` (a finite number beyond the largest value then
+            becomes that value; infinities follow ``overflow``).
         out: array of the result's shape and dtype, any strides, not overlapping ``x``.
 
     Returns:
@@ -41,14 +43,14 @@ def cast(
 
     Raises:
         DTypeError: a dtype that is neither dense nor narrow (complex, object), or codes that are not uint8.
-        ArgumentError: an unknown ``overflow``.
-        NotBuiltError: a ``rounding`` other than ``"even"``.
+        ArgumentError: an unknown ``overflow`` or ``rounding``, or a ``rounding`` for a dense target.
+        NotBuiltError: ``rounding="stochastic"``, which `quantize` has.
         ShapeError: an ``out`` that does not fit.
 
     Numerics:
-        One rounding to nearest even, from float64 and 64-bit integers too. NaN becomes the target's NaN code
-        (0x7F in fp8; the largest positive code in fp6 and fp4), its sign dropped; -0 and subnormals are
-        kept. Float to integer truncates, clamps to the range, and takes NaN as 0; integer to integer wraps;
+        One rounding, to nearest even unless asked otherwise, from float64 and 64-bit integers too. NaN becomes the
+        target's NaN code (0x7F in fp8; the largest positive code in fp6 and fp4), its sign dropped; -0 and subnormals
+        are kept. Float to integer truncates, clamps to the range, and takes NaN as 0; integer to integer wraps;
         anything to bool is ``x != 0``. CPU, CUDA and `dtypes.codec` give the same bits (NaN: any NaN).
 
     Source:
@@ -62,8 +64,12 @@ def cast(
         ([72, 126, 128], [4.0, 448.0, -0.0])
     """
     check_choice("cast", "overflow", overflow, ("saturate", "nonsat"))
-    not_built("cast", "rounding", rounding, "even")
+    if rounding == "stochastic":
+        not_built("cast", "rounding", rounding, "even")
+    check_choice("cast", "rounding", rounding, ("even", "toward_zero"))
     to, come = _narrow_or_dense(dtype), None
+    if rounding != "even" and to is None:
+        raise ArgumentError(message("cast", f"a narrow dtype for rounding={rounding!r}", dtype, "leave rounding= out"))
     if source is not None:
         come = NARROW.get(source)
         if come is None or x.dtype != _UINT8:
@@ -72,7 +78,7 @@ def cast(
     elif x.dtype not in DENSE:
         raise DTypeError(message("cast", "a dense dtype", x.dtype, "pass narrow codes as uint8 with source="))
     check_out("cast", out, x.shape, _UINT8 if to else dtype)
-    return backend("cast", x, out).cast(x, dtype, source=come, target=to, overflow=overflow, out=out)
+    return backend("cast", x, out).cast(x, dtype, source=come, target=to, overflow=overflow, out=out, rounding=rounding)
 
 
 def _narrow_or_dense(dtype: np.dtype) -> Element | None:

@@ -7,23 +7,41 @@ from typing import Any
 
 import numpy as np
 
+from nvfp.dtypes import elements as el
+from nvfp.dtypes.conventions import apply_convention
+from nvfp.dtypes.formats import QuantDType
 from nvfp.dtypes.scale_layout import from_k_major128
-from nvfp.errors import DTypeError, ShapeError, message
-from nvfp.kernels._check import FLOATS, check_format, check_out, not_built
+from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
+from nvfp.kernels._check import FLOAT32, FLOATS, check_choice, check_format, check_out, check_word
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels.cast import cast
+from nvfp.kernels.elementwise import elementwise
 from nvfp.kernels.operand import Operand, codes_shape, scale_shape
 from nvfp.kernels.scale_layout import scale_layout
 
 
-def dequantize(operand: Operand, dtype: np.dtype, *, tensor_factors: bool = True, out: Any | None = None) -> Any:
+def dequantize(
+    operand: Operand,
+    dtype: np.dtype,
+    *,
+    tensor_factors: bool = True,
+    out: Any | None = None,
+    convention: str | None = None,
+    amax: Any | None = None,
+) -> Any:
     """Return the values of ``operand`` in logical order: ``fl(fl(code * scale) * tensor_scale)``.
 
     Args:
-        operand: any unrotated Operand, any scale layout and storage order.
+        operand: any Operand, any scale layout and storage order. Of a rotated one the result is the rotated values;
+            `kernels.hadamard` with ``inverse=True`` turns them back.
         dtype: float32, bfloat16, float16 or float64.
-        tensor_factors: False leaves out every factor that is one per tensor (the tensor scale, and the
-            scale of per-tensor formats), which a GEMM folds into its alpha.
+        tensor_factors: False leaves out every factor that is one per tensor (the tensor scale unless it is one per
+            row, and the scale of per-tensor formats), which a GEMM folds into its alpha.
         out: array of the operand's shape and of ``dtype``, any strides.
+        convention: ``"te"``: Transformer Engine's order for a two-level format, ``fl(code * fl(fl(s * A) *
+            fl(1 / (max * scale_max))))``. The other formats that it covers have no second order.
+        amax: A as a word, for that order; without it ``fl(tensor_scale * (max * scale_max))``, from which A may differ
+            in the last bit.
 
     Returns:
         A contiguous array of ``operand.shape`` (or ``out``).
@@ -31,10 +49,10 @@ def dequantize(operand: Operand, dtype: np.dtype, *, tensor_factors: bool = True
     Raises:
         DTypeError: another dtype.
         ShapeError: an ``out`` that does not fit, or codes and scales of other shapes than the operand says.
-        NotBuiltError: a rotated operand.
+        ArgumentError: a convention without an order of its own, or not for this format.
 
     Numerics:
-        Products in float32: exact for code times E8M0 or an 8-bit float scale inside float32's range
+        Products in float32: exact for code times E8M0 or another scale of 8 or 16 bits inside float32's range
         (subnormals kept), one rounding for a float32 scale and one for the tensor scale; then one cast to
         ``dtype``. CPU, CUDA and `dtypes.block.dequantize_exact` give the same bits (NaN: any NaN).
 
@@ -51,12 +69,47 @@ def dequantize(operand: Operand, dtype: np.dtype, *, tensor_factors: bool = True
     if dtype not in FLOATS:
         raise DTypeError(message("dequantize", "float32, bfloat16, float16 or float64", dtype, "choose one of these"))
     check_format("dequantize", operand.format)
-    not_built("dequantize", "rotation", operand.rotation, "none")
     check_out("dequantize", out, operand.shape, dtype)
     plain = plain_scales(operand)
     _check_shapes(plain)
+    if convention is not None or amax is not None:
+        plain = _in_te_order(plain, convention, amax, tensor_factors)
+    if plain.format.per_row_tensor_scale:
+        return _row_scaled(plain, dtype, out)
     # What the twins get: an operand whose scales are plain, of the shapes of `codes_shape` and `scale_shape`.
     return backend("dequantize", operand, out).dequantize(plain, dtype, tensor_factors=tensor_factors, out=out)
+
+
+def _in_te_order(q: Operand, convention: str | None, amax: Any | None, tensor_factors: bool) -> Operand:
+    """The operand with float32 scales that hold both levels, multiplied in Transformer Engine's order."""
+    fmt = q.format
+    check_choice("dequantize", "convention", convention, ("te",))
+    apply_convention(fmt, convention)
+    if not fmt.tensor_scale and amax is None:
+        return q
+    if not fmt.tensor_scale or fmt.per_row_tensor_scale or fmt.four_over_six is not None or not tensor_factors:
+        expected = "a format with one tensor scale and without four_over_six, and tensor_factors, for this order"
+        raise ArgumentError(message("dequantize", expected, fmt.name, "leave convention= and amax= out"))
+    largest = np.float32(fmt.element.max * fmt.scale.max)
+    if amax is not None:
+        check_word("dequantize", "amax", amax)
+    whole = elementwise("multiply", q.tensor_scale, float(largest)) if amax is None else amax
+    scale = elementwise("multiply", cast(q.scale, FLOAT32, source=fmt.scale.dtype), whole)
+    scale = elementwise("multiply", scale, float(np.float32(1) / largest))
+    row = QuantDType(element=fmt.element, block=fmt.block, scale=el.float32, nonfinite="saturate")
+    return dataclasses.replace(q, scale=scale, tensor_scale=None, format=row)
+
+
+def _row_scaled(operand: Operand, dtype: np.dtype, out: Any | None) -> Any:
+    """Values with one tensor scale per row: the factors of a row are no part of the decoding kernels."""
+    values = backend("dequantize", operand).dequantize(operand, FLOAT32, tensor_factors=False, out=None)
+    factors, axis = operand.tensor_scale, operand.stored_axis
+    assert factors is not None, "the format has a tensor scale"
+    factors = factors[(*[slice(None)] * axis, None)]
+    factors = factors.swapaxes(-1, -2) if operand.transposed else factors
+    if dtype.itemsize > 4:  # the product is a float32, whatever it is read as
+        return cast(elementwise("multiply", values, factors), dtype, out=out)
+    return elementwise("multiply", values, factors, dtype=dtype, out=out)
 
 
 def _check_shapes(operand: Operand) -> None:

@@ -15,6 +15,7 @@ from nvfp.kernels._check import FLOATS, check_out, check_word
 from nvfp.kernels._dispatch import backend, kind_of
 from nvfp.kernels.cast import cast
 from nvfp.kernels.cublaslt.typemap import FLOAT32, FLOAT64, Kind, bias_dtype
+from nvfp.kernels.dequantize import dequantize
 from nvfp.kernels.operand import Operand, ScaleLayout
 
 _FLOATS = frozenset(FLOATS)
@@ -96,7 +97,8 @@ def gemm(
         check_word("gemm", "alpha", alpha)
     if bias is not None:
         bias = _bias(bias, shape[-1], bias_dtype(kind(a), kind(b), dtype, exact))
-    # What the twins get: a result dtype, and a bias of the dtype it is added in.
+    a, b = (_row_scaled(x) if type(x) is Operand and x.format.per_row_tensor_scale else x for x in (a, b))
+    # What the twins get: a result dtype, a bias of the dtype it is added in, no tensor scales that are one per row.
     return backend("gemm", a, b, bias, out, alpha).gemm(
         a,
         b,
@@ -151,7 +153,16 @@ def tensor_factors(operand: Any) -> tuple[Any, ...]:
     last = () if operand.tensor_scale is None else (operand.tensor_scale,)
     if fmt.block is not None:
         return last
-    return (scale if fmt.scale.bits == 32 else cast(scale, FLOAT32, source=fmt.scale.dtype), *last)
+    if fmt.scale.bits == 8:
+        scale = cast(scale, FLOAT32, source=fmt.scale.dtype)
+    elif fmt.scale.bits == 16:
+        scale = cast(scale.view(fmt.scale.dtype), FLOAT32)
+    return (scale, *last)
+
+
+def _row_scaled(x: Operand) -> Any:
+    """Operands with one tensor scale per row are expanded to float32: no tensor core takes such factors."""
+    return dequantize(x, FLOAT32)
 
 
 def _shape(a: Any, b: Any) -> tuple[int, ...]:

@@ -62,7 +62,7 @@ class Operand:
         scale: block scales in stored order (``ceil`` of every blocked length), as the unsigned
             codes of the scale format, or float32 when that is the scale format. Shape ``()`` for
             one scale per tensor. Always the *decode* factor.
-        tensor_scale: float32 decode factor, shape ``()`` (or one per row), or None.
+        tensor_scale: float32 decode factor, shape ``()``, or None; one per row: stored shape without the block axis.
         format: the row that says what the codes mean.
         shape: logical shape.
         axis: logical block axis, non-negative. 4-bit codes are packed along it. For square blocks

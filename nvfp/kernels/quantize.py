@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import lru_cache
 from typing import Any, Literal
 
+from nvfp.dtypes.codec import Rounding
+from nvfp.dtypes.conventions import PLAIN, Steps, apply_convention
 from nvfp.dtypes.formats import QuantDType
 from nvfp.errors import ArgumentError, ShapeError, message
 from nvfp.kernels._check import (
@@ -18,8 +21,10 @@ from nvfp.kernels._check import (
     not_built,
     word_pair,
 )  # fmt: skip
-from nvfp.kernels._dispatch import backend
+from nvfp.kernels._dispatch import backend, zero_word
+from nvfp.kernels._stochastic import check_rng
 from nvfp.kernels.dequantize import plain_scales
+from nvfp.kernels.hadamard import hadamard
 from nvfp.kernels.operand import Operand, OperandPair, ScaleLayout
 from nvfp.kernels.transpose import transpose
 
@@ -36,7 +41,7 @@ def quantize(
     tensor_scale: Any | None = None,
     amax_out: Any | None = None,
     amax_epsilon: float = 0.0,
-    rounding: str = "even",
+    rounding: Rounding = "even",
     overflow: Overflow = "saturate",
     rng: Any | None = None,
     rotation: str | None = None,
@@ -57,7 +62,7 @@ def quantize(
 
     Args:
         x: raw array, float32, bfloat16, float16 or float64, any shape and strides. [M, K] when ``col``.
-        fmt: any row whose element has at most 8 bits and whose scale is float32, e8m0 or an 8-bit float.
+        fmt: any row whose element has at most 8 bits and whose scale is float32, e8m0 or a float of 8 or 16 bits.
         axis: block axis of the row side. Pairs of block lengths span the last two axes, ``axis`` one of them.
         row: make the row side: codes in logical order, blocks along ``axis``.
         col: make the column side of a matrix: logical shape (M, K), axis 0, stored transposed: codes [K, M],
@@ -70,10 +75,15 @@ def quantize(
         amax_out: word or pair that becomes ``max(old, amax of x)``: amax counts infinities in formats that
             saturate, and skips them where they make NaN blocks.
         amax_epsilon: least amax, for float32 scales.
-        rounding: ``"even"``.
+        rounding: of the elements: ``"even"``, ``"toward_zero"``, or ``"stochastic"`` (`dtypes.stochastic`: E2M1 takes
+            Transformer Engine's 8 random bits, as every 4-bit element, wider ones take 16), which needs ``rng``.
         overflow: ``"saturate"`` or ``"nonsat"``, see `cast`.
-        rng: not built yet.
-        rotation: not built yet.
+        rng: `kernels._stochastic.Rng` (key, ordinal, step). Element number e (row-major in the logical, for a rotated
+            side the rotated, matrix) has numbers of its own in the row and in the column side, Philox lanes 0 and 1;
+            formats whose sides hold equal numbers take lane 0.
+        rotation: ``"rht16"`` rotates the column side along M before anything else (`kernels.hadamard`; its amax is
+            that of the rotated values), for formats in blocks along one axis. It then has the logical shape
+            (M rounded up to 16, K) and says so in ``Operand.rotation``. The row side is never rotated.
         input_fn: not built yet.
         bias_grad: not built yet.
         scale_layout: ``"tiles128x4"`` writes 8-bit block scales of matrix sides in the order of
@@ -81,7 +91,9 @@ def quantize(
             scale is repeated for each of its rows). ``"k_major128"`` does so with float32 block scales:
             [stored rows, blocks] is written [blocks, rows rounded up to 4], square blocks [block rows, blocks
             rounded up to 4].
-        convention: not built yet.
+        convention: a stack whose rules take the place of nvfp's: ``"te"``, ``"ocp"``, ``"torchao"`` (its rule by the
+            row's ``scale_rule``), ``"modelopt"``, ``"compressed-tensors"``, ``"mlx"``, ``"microxcaling"``; each where
+            its rule is known (`dtypes.conventions`). The operands keep the dtype ``fmt``.
 
     Returns:
         The pair; a side that was not asked for is None and can be made later where that is exact.
@@ -110,31 +122,89 @@ def quantize(
         ((2, 48), [[119, 119], [119, 119]], (48, 2), (48, 1))
     """
     check_float("quantize", x)
-    for name, value in (("rng", rng), ("rotation", rotation), ("input_fn", input_fn), ("convention", convention)):
-        if value is not None:
-            not_built("quantize", name, value, None)
+    if input_fn is not None:
+        not_built("quantize", "input_fn", input_fn, None)
+    asked, steps = fmt, PLAIN
+    if convention is not None:
+        fmt, steps = apply_convention(fmt, convention)
+        if steps.least_amax and scale is None:
+            amax_epsilon = max(amax_epsilon, steps.least_amax)
+        steps = dataclasses.replace(steps, least_amax=0.0) if steps.least_amax else steps
+        if rounding != "even":
+            got = f"convention={convention!r} and rounding={rounding!r}"
+            raise ArgumentError(message("quantize", "rounding='even' under a convention", got, "leave one of them out"))
     given = (scale is not None, amax is not None, tensor_scale is not None)
     axis = _resolve(fmt, x.ndim, axis, row, col, given, amax_epsilon, rounding, overflow, bias_grad, scale_layout)
     if scale is not None:
         check_word("quantize", "scale", scale)
+    if rounding == "stochastic":
+        rng = check_rng(rng)
+    elif rng is not None:
+        got = f"rng and rounding={rounding!r}"
+        raise ArgumentError(message("quantize", "rounding='stochastic' with rng", got, "leave rng= out"))
+    if rotation is not None:
+        check_choice("quantize", "rotation", rotation, ("rht16",))
+        if col and fmt.square:
+            expected = "blocks along one axis under a rotation"
+            raise ArgumentError(message("quantize", expected, fmt.name, "rotate operands in 1-D blocks only"))
+    if fmt.leveled:
+        _check_levels(fmt, rounding, rotation if col else None, steps, scale_layout if col else "plain")
     # What the twins get: `axis` >= 0; `scale` a word or None; pairs (row, column) of words, None for a side that
     # is not made, and for a square format with both sides the same word twice (amax, tensor_scale). They read
     # every word before they write `amax_out`, and no result shares memory with one.
-    sides = backend("quantize", x, scale).quantize(
-        x,
-        fmt,
-        axis=axis,
-        row=row,
-        col=col,
-        scale=scale,
-        amax=_shared(fmt, "amax", word_pair("quantize", "amax", amax, row, col)),
-        tensor_scale=_shared(fmt, "tensor_scale", word_pair("quantize", "tensor_scale", tensor_scale, row, col)),
-        amax_out=word_pair("quantize", "amax_out", amax_out, row, col),
-        amax_epsilon=float(amax_epsilon),
-        overflow=overflow,
-        scale_layout=scale_layout,
-    )
-    return OperandPair(*sides)
+    words: dict[str, Words] = {
+        "amax": _shared(fmt, "amax", word_pair("quantize", "amax", amax, row, col)),
+        "tensor_scale": _shared(fmt, "tensor_scale", word_pair("quantize", "tensor_scale", tensor_scale, row, col)),
+        "amax_out": word_pair("quantize", "amax_out", amax_out, row, col),
+    }
+    options: dict[str, Any] = {
+        "scale": scale, "amax_epsilon": float(amax_epsilon), "rounding": rounding, "rng": rng, "overflow": overflow,
+        "scale_layout": scale_layout, "steps": steps,
+    }  # fmt: skip
+    twin = backend("quantize", x, scale, None if rng is None else rng.step).quantize
+    if fmt.four_over_six is not None and fmt.square and col:
+        return _named(asked, *_searched_square(twin, x, fmt, row, words, options))
+    if rotation is None or not col:
+        return _named(asked, *twin(x, fmt, axis=axis, row=row, col=col, **words, **options))
+    side: Operand | None = None
+    if row:
+        side, _ = twin(x, fmt, axis=axis, row=True, col=False, **_only(0, words), **options)
+    return _named(asked, side, _rotated(twin, x, fmt, _only(1, words), options))
+
+
+def _named(fmt: QuantDType, row: Operand | None, col: Operand | None) -> OperandPair:
+    """The pair, under the row that was asked for (a convention computes by another one)."""
+    pair = OperandPair(row, col)
+    for name, side in (("row", row), ("col", col)):
+        if side is not None and side.format is not fmt:
+            setattr(pair, name, dataclasses.replace(side, format=fmt))
+    return pair
+
+
+def _only(which: int, words: dict[str, Words]) -> dict[str, Words]:
+    """The words of one side."""
+    return {name: (pair[0], None) if which == 0 else (None, pair[1]) for name, pair in words.items()}
+
+
+def _searched_square(
+    twin: Any, x: Any, fmt: QuantDType, row: bool, words: dict[str, Words], options: dict[str, Any]
+) -> tuple[Operand | None, Operand]:
+    """Both sides of 4-over-6 in square blocks: errors are added along the rows, so the columns are their transpose."""
+    given = {name: (pair[0] if pair[0] is not None else pair[1], None) for name, pair in words.items()}
+    given["amax_out"] = words["amax_out"]
+    made, _ = twin(x, fmt, axis=1, row=True, col=False, **given, **options)
+    return made if row else None, other_side(OperandPair(made, None), "col")
+
+
+def _rotated(twin: Any, x: Any, fmt: QuantDType, words: dict[str, Words], options: dict[str, Any]) -> Operand:
+    """The column side of the rotated matrix; its A is taken in the pass that rotates."""
+    word = None
+    if fmt.tensor_scale and fmt.nonfinite == "nan_block" and words["amax"][1] is None is words["tensor_scale"][1]:
+        word = zero_word(x)
+        words = {**words, "amax": (None, word)}
+    turned = hadamard(x, axis=0, amax_out=word)
+    side: Operand = twin(turned, fmt, axis=1, row=False, col=True, **words, **options)[1]
+    return dataclasses.replace(side, rotation="rht16")
 
 
 def other_side(pair: OperandPair, which: Literal["row", "col"]) -> Operand:
@@ -160,14 +230,15 @@ def other_side(pair: OperandPair, which: Literal["row", "col"]) -> Operand:
     have = pair.col if which == "row" else pair.row
     if have is not None and have.scale_layout == "k_major128":
         have = plain_scales(have)
-    if have is not None and have.format.square and len(have.shape) == 2 and have.scale_layout == "plain":
+    square = have is not None and have.format.square and have.rotation == "none"
+    if have is not None and square and len(have.shape) == 2 and have.scale_layout == "plain":
         packed = have.format.element.packed
         columns = have.stored_shape[-1]
         codes = transpose(have.codes, packed=packed, columns=columns if packed else None)
         scale = have.scale if have.format.block is None else transpose(have.scale)
         return Operand(
             codes=codes, scale=scale, tensor_scale=have.tensor_scale, format=have.format, shape=have.shape,
-            axis=1 if which == "row" else 0, transposed=which == "col", rotation=have.rotation,
+            axis=1 if which == "row" else 0, transposed=which == "col",
         )  # fmt: skip
     if pair.make is not None:
         return pair.make(which)
@@ -186,14 +257,14 @@ def _resolve(
     col: bool,
     given: tuple[bool, bool, bool],
     amax_epsilon: float,
-    rounding: str,
+    rounding: Rounding,
     overflow: Overflow,
     bias_grad: bool,
     scale_layout: ScaleLayout,
 ) -> int:
     """Check everything that is not an array, once per combination; return the axis counted from the front."""
     check_format("quantize", fmt)
-    not_built("quantize", "rounding", rounding, "even")
+    check_choice("quantize", "rounding", rounding, ("even", "toward_zero", "stochastic"))
     not_built("quantize", "bias_grad", bias_grad, False)
     check_choice("quantize", "overflow", overflow, ("saturate", "nonsat"))
     _check_used(fmt, given, amax_epsilon)
@@ -221,10 +292,11 @@ def _check_used(fmt: QuantDType, given: tuple[bool, bool, bool], amax_epsilon: f
     """Refuse arguments that the format would ignore."""
     scale, amax, tensor_scale = given
     per_tensor, float_scale = fmt.block is None, fmt.scale_family == "float32"
+    one_level = fmt.tensor_scale and not fmt.per_row_tensor_scale
     for name, there, used, need in (
         ("scale", scale, per_tensor and float_scale, "one float32 scale per tensor"),
-        ("amax", amax, per_tensor or fmt.tensor_scale, "a scale per tensor"),
-        ("tensor_scale", tensor_scale, fmt.tensor_scale, "a tensor scale"),
+        ("amax", amax, per_tensor or one_level, "a scale per tensor"),
+        ("tensor_scale", tensor_scale, one_level, "a tensor scale"),
         ("amax_epsilon", amax_epsilon != 0.0, float_scale, "float32 scales"),
     ):
         if there and not used:
@@ -232,6 +304,18 @@ def _check_used(fmt: QuantDType, given: tuple[bool, bool, bool], amax_epsilon: f
             raise ArgumentError(message("quantize", expected, fmt.name, f"leave {name}= out"))
     if scale and (amax or amax_epsilon != 0.0):
         raise ArgumentError(message("quantize", "scale= or amax=", "both", "pass the multiplier or the amax, not both"))
+
+
+def _check_levels(fmt: QuantDType, rounding: Rounding, rotation: str | None, steps: Steps, layout: ScaleLayout) -> None:
+    """Refuse what Transformer Engine refuses beside one A per row or 4-over-6, and what has no rule."""
+    for wrong, need, got in (
+        (rounding != "even", "rounding='even'", f"rounding={rounding!r}"),
+        (rotation is not None, "no rotation", f"rotation={rotation!r}"),
+        (steps != PLAIN, "nvfp's or TE's convention", "another one"),
+        (layout != "plain" and fmt.square, "scale_layout='plain' for the columns of square blocks", repr(layout)),
+    ):
+        if wrong:
+            raise ArgumentError(message("quantize", f"{need} with {fmt.name}", got, "leave it out"))
 
 
 def _shared(fmt: QuantDType, name: str, pair: Words) -> Words:

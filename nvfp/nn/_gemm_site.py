@@ -12,10 +12,12 @@ from typing import Any
 
 from nvfp.arrays.array import Array
 from nvfp.arrays.functions._common import array
+from nvfp.arrays.random import Generator
 from nvfp.autograd.tape import needs_grad
 from nvfp.errors import StateError, message
 from nvfp.kernels.operand import OperandPair
 from nvfp.nn._joined import Joined
+from nvfp.nn._random_state import RandomState
 from nvfp.nn.functional.linear import LinearStates, check_operands, linear, quantize_weight
 from nvfp.nn.module import Module
 from nvfp.recipes.context import current_region
@@ -30,14 +32,19 @@ class GemmSite:
 
     Args:
         name: its name among the GEMMs of the module (``"fc1"``); empty where there is one only.
+        rng: the module's; a Generator spawned from it gives the seed of stochastic rounding (without one fresh
+            entropy), so that initial values do not depend on it.
 
     Attributes:
         states: pass (``"forward"``, ``"backward"``) -> its delayed-scaling state, once there is one.
+        rounding: the random state of stochastic rounding, once there is one.
     """
 
-    __slots__ = ("_kept", "_prefix", "states")
+    __slots__ = ("_kept", "_prefix", "_rng", "rounding", "states")
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", rng: Generator | None = None) -> None:
+        self._rng = None if rng is None else rng.spawn(1)[0]
+        self.rounding: RoundingState | None = None
         self._prefix = f"scaling.{name}." if name else "scaling."
         self.states: dict[str, DelayedState] = {}
         self._kept: tuple[Any, OperandPair] | None = None
@@ -64,7 +71,14 @@ class GemmSite:
         if states is not None and states.recording:
             region.step.touch(states.forward)
         pair = None if first is None else self._weight_pair(weight, plan, states, needs_grad(x), first)
-        return linear(x, weight, bias, plan=plan, states=states, weight_pair=pair)
+        random = self._random() if plan.dy.rounding == "stochastic" else None
+        return linear(x, weight, bias, plan=plan, states=states, weight_pair=pair, random=random)
+
+    def _random(self) -> RoundingState:
+        """The state of stochastic rounding, made at first use."""
+        if self.rounding is None:
+            self.rounding = RoundingState(self._rng)
+        return self.rounding
 
     def _weight_pair(
         self, weight: Array, plan: LinearPlan, states: LinearStates | None, col: bool, first: bool
@@ -95,12 +109,17 @@ class GemmSite:
         return LinearStates(self.states["forward"], self.states["backward"], training)
 
     def state(self) -> dict[str, Any]:
-        """Scaling state as ``scaling.[<name>.]<pass>.<scale|amax_history>``, only where there is some."""
-        return {
+        """Scaling state as ``scaling.[<name>.]<pass>.<scale|amax_history>``, only where there is some.
+
+        The state of stochastic rounding is ``scaling.[<name>.]rounding.<key|step|calls>``.
+        """
+        found = {
             f"{self._prefix}{which}.{name}": raw
             for which, state in self.states.items()
             for name, raw in state.state_dict().items()
         }
+        random = {} if self.rounding is None else self.rounding.state_dict()
+        return found | {f"{self._prefix}{name}": raw for name, raw in random.items()}
 
     def check(self, state: dict[str, Any], like: Any) -> list[Callable[[], None]]:
         """Take this site's keys out of ``state``, check them, and return the calls that put them in place.
@@ -127,7 +146,16 @@ class GemmSite:
                 # The element range is not stored; the first use adapts it without rescaling.
                 target = DelayedState(roles, (), DelayedRule(len(history), "max", 0), like)
             takes.append(partial(self._take, which, target, part))
+        at = f"{self._prefix}rounding."
+        part = {name.removeprefix(self._prefix): state.pop(name) for name in list(state) if name.startswith(at)}
+        if part:
+            random = self.rounding or RoundingState()
+            takes.append(partial(self._take_random, random, random.load(part)))
         return takes
+
+    def _take_random(self, random: RoundingState, commit: Callable[[], None]) -> None:
+        commit()
+        self.rounding = random
 
     def _take(self, which: str, target: DelayedState, part: dict[str, Any]) -> None:
         target.load_state_dict(part)
@@ -139,12 +167,19 @@ class GemmSite:
         for state in self.states.values():
             state.move(like)
 
-    def __getstate__(self) -> tuple[str, dict[str, DelayedState]]:
-        return self._prefix, self.states  # a kept weight is made again
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._prefix, self.states, self._rng, self.rounding  # a kept weight is made again
 
-    def __setstate__(self, state: tuple[str, dict[str, DelayedState]]) -> None:
-        self._prefix, self.states = state
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._prefix, self.states, self._rng, self.rounding = state
         self._kept = None
+
+
+class RoundingState(RandomState):
+    """The random state of stochastic rounding in one GEMM."""
+
+    __slots__ = ()
+    prefix = "rounding"
 
 
 class GemmModule(Module):

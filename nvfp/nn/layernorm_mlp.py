@@ -109,7 +109,7 @@ class LayerNormMLP(NormedModule):
         for fc, (n, k, init) in sizes.items():
             setattr(self, f"{fc}_weight", parameter((init or normal(0.023))((n, k), rng, dtype, device)))
             setattr(self, f"{fc}_bias", parameter(zeros((n,), dtype=dtype, device=device)) if bias else None)
-        self._fc1, self._fc2 = self._sites = (GemmSite("fc1"), GemmSite("fc2"))
+        self._fc1, self._fc2 = self._sites = (GemmSite("fc1", rng), GemmSite("fc2", rng))
 
     def forward(self, x: Array, is_first_microbatch: bool | None = None) -> Any:
         """Return the layer's output, and behind it what ``return_bias`` and ``return_layernorm_output`` ask for.

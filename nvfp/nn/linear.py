@@ -88,7 +88,7 @@ class Linear(GemmModule):
             rng=rng,
         )
         self._joins = (self._weight, self._bias)
-        self._site = GemmSite()
+        self._site = GemmSite(rng=rng)
         self._sites = (self._site,)
 
     def forward(self, x: Array, is_first_microbatch: bool | None = None) -> Any:

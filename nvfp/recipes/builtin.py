@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, mxfp8_e4m3, nvfp4
 from nvfp.errors import ArgumentError, message
@@ -16,6 +16,7 @@ from nvfp.recipes.plan import DelayedRule, LinearPlan, TensorPlan
 _MARGIN = (-64, 64, "pass the powers of two of head room, e.g. 0")  # wider ones leave float32's range
 _FAST = MMParams(use_split_accumulator=False)
 _SPLIT = MMParams(use_split_accumulator=True)
+Which = Literal["none", "weights", "activations", "all"]
 
 
 @dataclass(frozen=True)
@@ -246,51 +247,84 @@ class MXFP8BlockScaling(Recipe):
 class NVFP4BlockScaling(Recipe):
     """NVFP4: E2M1 in blocks of 16 with E4M3 scales and one float32 per tensor (docs/formats.md, nvfp4).
 
-    Weights use 16 x 16 blocks. The random Hadamard transform and stochastic rounding of TE's default
-    are not built yet and raise by name, so for now pass ``disable_rht=True,
-    disable_stochastic_rounding=True``.
+    Weights use 16 x 16 blocks. Both operands of wgrad (the column copies of input and gradient) go through a random
+    Hadamard transform of 16 along M, which cancels in their product. Gradients are rounded stochastically, each copy
+    by numbers of its own; the seed and the step of these numbers belong to the layer and to its `state_dict`.
 
     Args:
         disable_rht: leave out the random Hadamard transform of the wgrad operands.
         disable_stochastic_rounding: round gradients to nearest.
         disable_2d_quantization: 1 x 16 blocks for weights too.
-        row_scaled_activation: one float32 scale per row; not built yet.
-        nvfp4_4over6: ``"weights"``, ``"activations"`` or ``"all"`` are not built yet.
+        row_scaled_activation: one tensor scale per row of the input (of its column copy: per column) in place of one
+            per tensor. Needs ``disable_rht``; GEMMs expand such an input to float32.
+        nvfp4_4over6: which tensors choose for each block the better of two scales (docs/formats.md): ``"none"``,
+            ``"weights"``, ``"activations"`` (needs ``disable_rht``) or ``"all"``. Gradients never do.
+        nvfp4_4over6_e4m3_use_256: which of these bound their block scales by 256, which leaves room for the factor
+            1.5, in place of 448: ``"all"``, ``"weights"``, ``"activations"`` or ``"none"``.
+        nvfp4_4over6_err_mode: ``"MAE"`` or ``"MSE"``: which error decides.
 
     Raises:
-        NotBuiltError: Hadamard or stochastic rounding left on, or an argument above marked so.
+        ArgumentError: an unknown choice, or an input that would be rotated although its scales forbid it.
+
+    Numerics: rotated values are rounded to bfloat16, whatever the dtype of the layer.
+
+    Source: Transformer Engine's recipe of the same name.
 
     Example:
-        >>> recipe = NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True)
-        >>> recipe.linear_plan().w.format.block
-        (16, 16)
+        >>> plan = NVFP4BlockScaling().linear_plan()
+        >>> plan.w.format.block, plan.x.rotation, plan.dy.rounding
+        ((16, 16), 'rht16', 'stochastic')
     """
 
     disable_rht: bool = False
     disable_stochastic_rounding: bool = False
     disable_2d_quantization: bool = False
     row_scaled_activation: bool = field(default=False, kw_only=True)
-    nvfp4_4over6: Literal["none", "weights", "activations", "all"] = field(default="none", kw_only=True)
+    nvfp4_4over6: Which = field(default="none", kw_only=True)
+    nvfp4_4over6_e4m3_use_256: Which = field(default="all", kw_only=True)
+    nvfp4_4over6_err_mode: Literal["MAE", "MSE"] = field(default="MAE", kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        do = "pass disable_rht=True, disable_stochastic_rounding=True for now"
-        if not self.disable_rht:
-            raise not_built("NVFP4BlockScaling", "the random Hadamard transform", do)
-        if not self.disable_stochastic_rounding:
-            raise not_built("NVFP4BlockScaling", "stochastic rounding", do)
-        if self.row_scaled_activation or self.nvfp4_4over6 != "none":
-            name = "row_scaled_activation" if self.row_scaled_activation else "nvfp4_4over6"
-            raise not_built("NVFP4BlockScaling", name, f"leave {name} out for now")
+        name = "NVFP4BlockScaling"
+        for argument, choices in (
+            ("nvfp4_4over6", get_args(Which)),
+            ("nvfp4_4over6_e4m3_use_256", get_args(Which)),
+            ("nvfp4_4over6_err_mode", ("MAE", "MSE")),
+        ):
+            value = getattr(self, argument)
+            if value not in choices:
+                raise ArgumentError(message(name, f"{argument} out of {choices}", repr(value), "pick one"))
+        for argument, on in (
+            ("row_scaled_activation", self.row_scaled_activation),
+            ("nvfp4_4over6", self.nvfp4_4over6 in ("activations", "all")),
+        ):
+            if on and not self.disable_rht:
+                got, do = f"{argument}={getattr(self, argument)!r} with it", "pass disable_rht=True"
+                raise ArgumentError(message(name, "an input without the Hadamard transform", got, do))
 
     def _linear_plan(self) -> LinearPlan:
         """Make the plan: 1 x 16 blocks for activations and gradients, 16 x 16 for weights."""
         weight = nvfp4 if self.disable_2d_quantization else nvfp4.replace(block=(16, 16))
+        inputs = nvfp4.replace(per_row_tensor_scale=True) if self.row_scaled_activation else nvfp4
+        rotation: Literal["rht16"] | None = None if self.disable_rht else "rht16"
         return LinearPlan(
-            x=TensorPlan(nvfp4, "block"),
-            w=TensorPlan(weight, "block"),
-            dy=TensorPlan(nvfp4, "block"),
+            x=TensorPlan(self._searched(inputs, "activations"), "block", rotation=rotation),
+            w=TensorPlan(self._searched(weight, "weights"), "block"),
+            dy=TensorPlan(
+                nvfp4,
+                "block",
+                rounding="even" if self.disable_stochastic_rounding else "stochastic",
+                rotation=rotation,
+            ),
         )
+
+    def _searched(self, row: QuantDType, tensor: str) -> QuantDType:
+        """The row of a tensor, with 4-over-6 where it is asked for."""
+        if self.nvfp4_4over6 not in (tensor, "all"):
+            return row
+        bound = 256 if self.nvfp4_4over6_e4m3_use_256 in (tensor, "all") else 448
+        return row.replace(four_over_six=f"{self.nvfp4_4over6_err_mode.lower()}_{bound}")
 
 
 def _accumulation(fprop: MMParams, dgrad: MMParams, wgrad: MMParams) -> dict[str, Any]:

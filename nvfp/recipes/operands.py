@@ -20,6 +20,7 @@ def quantize_for_gemm(
     state: DelayedState | None = None,
     role: str = "",
     recording: bool = True,
+    rng: Any | None = None,
 ) -> OperandPair:
     """Return the row and/or column copy of a matrix under a tensor plan.
 
@@ -31,6 +32,7 @@ def quantize_for_gemm(
         state: scaling state; needed when ``plan.scaling`` is ``"delayed"``.
         role: name of the tensor inside the state.
         recording: record the amax of ``raw`` in the state.
+        rng: ``(key, ordinal, step)`` of this call; needed when ``plan.rounding`` is ``"stochastic"``.
 
     Returns:
         The pair, its scales in the layout that GEMMs read on the device of ``raw``.
@@ -48,6 +50,7 @@ def quantize_for_gemm(
         amax_out=amax_out,
         amax_epsilon=plan.amax_epsilon,
         rounding=plan.rounding,
+        rng=rng,
         rotation=plan.rotation,
         scale_layout=native_scale_layout(raw, plan.format),
     )

@@ -14,7 +14,7 @@ from nvfp.dtypes.codec import decode
 from nvfp.dtypes.elements import Element
 
 FLOATS = [el.float8_e4m3fn, el.float8_e5m2, el.float6_e2m3fn, el.float6_e3m2fn, el.float4_e2m1fn]
-NARROW = [*FLOATS, el.float8_e8m0fnu, el.int8]
+NARROW = [*FLOATS, el.float8_e8m0fnu, el.int8, el.int4]
 SIXTEEN_BITS = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 
 

@@ -13,7 +13,7 @@ from nvfp.dtypes import elements as el
 from nvfp.dtypes.block import ExactBlocks, dequantize_exact, quantize_exact
 from nvfp.dtypes.codec import decode, encode
 from nvfp.dtypes.formats import FORMATS, QuantDType, fp8_e4m3, fp8_e5m2, mxfp8, nvfp4
-from nvfp.errors import ArgumentError, NotBuiltError, ShapeError
+from nvfp.errors import ArgumentError, ShapeError
 from tests.dtypes.inputs import f32
 
 SQUARE = nvfp4.replace(block=(16, 16))
@@ -245,10 +245,10 @@ def test_errors() -> None:
         quantize_exact(np.ones((2, 2, 2)), SQUARE, axis=0)
     with pytest.raises(ShapeError, match="1-d array"):
         quantize_exact(np.ones(4), SQUARE)
-    with pytest.raises(NotBuiltError):
-        quantize_exact(np.ones(4), nvfp4.replace(four_over_six="mse_256"))
-    with pytest.raises(NotBuiltError):
-        quantize_exact(np.ones(4), nvfp4.replace(per_row_tensor_scale=True))
+    rows = nvfp4.replace(per_row_tensor_scale=True)
+    for argument in ("amax", "tensor_scale"):
+        with pytest.raises(ArgumentError, match=f"for {argument}="):
+            quantize_exact(np.ones(4), rows, **{argument: 1.0})
     with pytest.raises(ShapeError, match=r"codes of shape \(5,\), got \(4,\)"):
         dequantize_exact(quantize_exact(np.ones(4), nvfp4), nvfp4, (5,))
 

@@ -45,6 +45,19 @@ def test_gfloat_saturating(element: Element) -> None:
     np.testing.assert_array_equal(encode(x, element), gfloat.encode_ndarray(info, rounded).astype(np.uint8))
 
 
+@pytest.mark.parametrize("overflow", ["saturate", "nonsat"])
+@pytest.mark.parametrize("element", [*FLOATS, el.int8], ids=lambda e: e.name)
+def test_gfloat_toward_zero(element: Element, overflow: Overflow) -> None:
+    """Finite numbers beyond the largest value become that value; infinities follow ``overflow``."""
+    info: Any = GFLOAT[element.name]
+    x = np.concatenate([numbers(element).astype(np.float64), around(ties(element), np.float64), [1e9, -1e9]])
+    x = x[np.isfinite(x)]
+    saturates = overflow == "saturate" or not (element.has_inf or element.has_nan)
+    rounded = gfloat.round_ndarray(info, x, gfloat.RoundMode.TowardZero, saturates)
+    codes = encode(x, element, overflow=overflow, rounding="toward_zero")
+    np.testing.assert_array_equal(codes, gfloat.encode_ndarray(info, rounded).astype(np.uint8))
+
+
 @pytest.mark.parametrize("element", [*FLOATS, el.int8], ids=lambda e: e.name)
 def test_gfloat_decodes_the_same(element: Element) -> None:
     info: Any = GFLOAT[element.name]

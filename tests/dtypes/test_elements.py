@@ -21,6 +21,7 @@ TABLE = {
     "float4_e2m1fn": (6, 7, 1, 0.5, 2, 2),
     "float8_e8m0fnu": (2.0**127, 254, 2.0**-127, 2.0**-127, 0, 127),
     "int8": (127 / 64, 127, 1 / 64, 1 / 64, 7, 0),
+    "int4": (7.0, 7, 1.0, 1.0, 3, 2),
 }
 
 
@@ -54,6 +55,6 @@ def test_special_codes(element: Element) -> None:
 
 def test_storage_and_packing() -> None:
     assert [e.storage.name for e in (el.float4_e2m1fn, el.float6_e2m3fn, el.bfloat16)] == ["uint8", "uint8", "uint16"]
-    assert [e.name for e in ELEMENTS.values() if e.packed] == ["float4_e2m1fn"]
+    assert [e.name for e in ELEMENTS.values() if e.packed] == ["float4_e2m1fn", "int4"]
     assert el.float4_e2m1fn.sign_code == 8
     assert el.float8_e8m0fnu.sign_code == 0

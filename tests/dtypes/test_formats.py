@@ -16,9 +16,13 @@ from nvfp.dtypes.formats import (
     fp8_e4m3,
     fp8_e4m3_b128,
     fp8_e5m2,
+    mxfp4,
+    mxfp6_e2m3,
+    mxfp6_e3m2,
     mxfp8,
     mxfp8_e4m3,
     mxfp8_e5m2,
+    mxint8,
     nvfp4,
 )
 from nvfp.errors import ArgumentError, DTypeError
@@ -30,6 +34,10 @@ TABLE = {
     fp8_e4m3_b128: ("float8_e4m3fn", 128, "float32", False, "saturate", 8.25),
     mxfp8_e4m3: ("float8_e4m3fn", 32, "float8_e8m0fnu", False, "nan_block", 8.25),
     mxfp8_e5m2: ("float8_e5m2", 32, "float8_e8m0fnu", False, "nan_block", 8.25),
+    mxfp6_e2m3: ("float6_e2m3fn", 32, "float8_e8m0fnu", False, "nan_block", 8.25),
+    mxfp6_e3m2: ("float6_e3m2fn", 32, "float8_e8m0fnu", False, "nan_block", 8.25),
+    mxfp4: ("float4_e2m1fn", 32, "float8_e8m0fnu", False, "nan_block", 4.25),
+    mxint8: ("int8", 32, "float8_e8m0fnu", False, "nan_block", 8.25),
     nvfp4: ("float4_e2m1fn", 16, "float8_e4m3fn", True, "nan_block", 4.5),
 }
 
@@ -46,6 +54,7 @@ def test_rows(row: QuantDType) -> None:
 def test_table_is_complete() -> None:
     assert set(FORMATS.values()) == set(TABLE)
     assert mxfp8 is mxfp8_e4m3
+    assert {row.name: row.scale_rule for row in FORMATS.values() if row.scale_rule != "ceil"} == {"mxint8": "floor"}
 
 
 def test_replace_names_what_it_changed() -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nvfp.dtypes import elements as el
 from nvfp.dtypes.block import dequantize_exact, quantize_exact
-from nvfp.dtypes.formats import FORMATS, QuantDType, fp8_e4m3, fp8_e5m2, nvfp4
+from nvfp.dtypes.formats import FORMATS, fp8_e4m3, fp8_e5m2, nvfp4
 from nvfp.dtypes.packing import unpack
 from tests.data.load import cases, load
 from tests.oracles.quantize import quantize
-
-MXFP4 = QuantDType("mxfp4", el.float4_e2m1fn, 32, el.float8_e8m0fnu)
 
 
 @pytest.mark.parametrize("case", cases("te_quantizers", "input"))
@@ -31,26 +28,53 @@ def test_te_per_tensor(case: str) -> None:
         assert np.abs(tensors["input"].astype(np.float32)).max() == tensors["amax"][0]
 
 
-@pytest.mark.parametrize("case", [c for c in cases("blocks_mx", "data") if ".mxfp8_" in c])
-def test_mxfp8(case: str) -> None:
-    """Rule ceil from NVIDIA's headers, rules ceil (on NaN and inf) and floor from torchao."""
+@pytest.mark.parametrize("case", [c for c in cases("blocks_mx", "data") if not c.startswith("microxcaling")])
+def test_mx(case: str) -> None:
+    """Rule ceil from NVIDIA's headers; ceil (on NaN and inf), floor and even from torchao; int8 from gfloat."""
     _, row, rule, data = case.split(".", 3)
     fmt = FORMATS[row].replace(scale_rule=rule)
     x = load("blocks_mx")[f"input.f32.mx.{data}.x"]
     blocks = quantize_exact(x, fmt)
     codes, scale = load("blocks_mx")[f"{case}.data"], load("blocks_mx")[f"{case}.scale"]
+    codes = unpack(codes, x.shape[1]) if fmt.element.packed else codes
     np.testing.assert_array_equal(blocks.scale, scale)
-    marked = np.repeat(scale == 0xFF, 32, axis=1)  # the codes of a NaN block are NaN, of whatever bits
+    marked = np.repeat(scale == 0xFF, 32, axis=1)  # the codes of a NaN block are not meant
     np.testing.assert_array_equal(blocks.codes[~marked], codes[~marked])
     assert np.isnan(dequantize_exact(blocks, fmt)[marked]).all()
+    assert not np.isnan(dequantize_exact(blocks, fmt)[~marked]).any()
 
 
-@pytest.mark.parametrize("case", [c for c in cases("blocks_mx", "data") if ".mxfp4." in c])
-def test_rule_even(case: str) -> None:
-    data = case.split(".", 3)[3]
-    blocks = quantize_exact(load("blocks_mx")[f"input.f32.mx.{data}.x"], MXFP4.replace(scale_rule="even"))
-    np.testing.assert_array_equal(blocks.scale, load("blocks_mx")[f"{case}.scale"])
-    np.testing.assert_array_equal(blocks.codes, unpack(load("blocks_mx")[f"{case}.data"], blocks.codes.shape[1]))
+@pytest.mark.parametrize("case", cases("blocks_mx", "data"))
+def test_mx_conventions(case: str) -> None:
+    """torchao and microxcaling by name; NVIDIA's headers follow Transformer Engine's rule, and gfloat OCP's."""
+    reference, row, rule, data = case.split(".", 3)
+    name = {"cuda_headers": "te", "gfloat": "ocp"}.get(reference, reference)
+    if name == "te" and not row.startswith("mxfp8"):
+        return
+    fmt = FORMATS[row].replace(scale_rule=rule) if name == "torchao" else FORMATS[row]
+    blocks = quantize_exact(load("blocks_mx")[f"input.f32.mx.{data}.x"], fmt, convention=name)
+    codes, scale = load("blocks_mx")[f"{case}.data"], load("blocks_mx")[f"{case}.scale"]
+    codes = unpack(codes, blocks.codes.shape[1]) if fmt.element.packed else codes
+    np.testing.assert_array_equal(blocks.scale, scale)
+    marked = np.repeat(scale == 0xFF, 32, axis=1)
+    np.testing.assert_array_equal(blocks.codes[~marked], codes[~marked])
+
+
+@pytest.mark.parametrize("case", cases("blocks_checkpoints", "data"))
+def test_checkpoint_conventions(case: str) -> None:
+    """NVFP4 weights as modelopt and compressed-tensors write them; the latter stores the encode factor."""
+    name, _, _, data = case.split(".", 3)
+    tensors = load("blocks_checkpoints")
+    x = tensors[f"input.f32.nvfp4.{data}.x"]
+    blocks = quantize_exact(x, nvfp4, convention=name.replace("_", "-"))
+    np.testing.assert_array_equal(blocks.scale, tensors[f"{case}.scale"])
+    np.testing.assert_array_equal(blocks.codes, unpack(tensors[f"{case}.data"], x.shape[1]))
+    if name == "modelopt":
+        assert blocks.tensor_scale == tensors[f"{case}.scale_2"].reshape(())
+    else:
+        assert blocks.tensor_scale == np.float32(1) / tensors[f"{case}.global_scale"].reshape(())
+    given = quantize_exact(x, nvfp4, convention=name.replace("_", "-"), amax=np.abs(x).max())
+    np.testing.assert_array_equal(given.codes, blocks.codes)
 
 
 @pytest.mark.parametrize("side", ["", "columnwise_"], ids=["row", "col"])

@@ -10,7 +10,18 @@ import numpy as np
 
 from nvfp.device import Device
 from nvfp.dtypes.codec import encode
-from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, nvfp4
+from nvfp.dtypes.formats import (
+    QuantDType,
+    fp8_e4m3,
+    fp8_e4m3_b128,
+    fp8_e5m2,
+    mxfp4,
+    mxfp6_e3m2,
+    mxfp8_e4m3,
+    mxfp8_e5m2,
+    mxint8,
+    nvfp4,
+)
 from nvfp.dtypes.grid import block_lengths, grid_shape
 from nvfp.dtypes.packing import pack
 from nvfp.kernels.operand import Operand
@@ -19,7 +30,11 @@ from tests.devices import to_device
 BF16, F16, F32, F64 = (np.dtype(t) for t in (ml_dtypes.bfloat16, np.float16, np.float32, np.float64))
 DENSE = [F32, BF16, F16, F64]
 SQUARE128 = fp8_e4m3_b128.replace(block=(128, 128))
-FORMATS = [fp8_e4m3, fp8_e5m2, fp8_e4m3_b128, SQUARE128, mxfp8_e4m3, mxfp8_e5m2, nvfp4, nvfp4.replace(block=(16, 16))]
+FORMATS = [
+    fp8_e4m3, fp8_e5m2, fp8_e4m3_b128, SQUARE128, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e3m2, mxfp4, mxint8, nvfp4,
+    nvfp4.replace(block=(16, 16)), QuantDType("e3m2_b24", "float6_e3m2fn", 24, "float8_e5m2"),
+    QuantDType("int4_bf16", "int4", 32, "bfloat16"), QuantDType("int4_2d", "int4", (5, 7), "float16"),
+]  # fmt: skip
 NAN_CODE = 0x7F
 
 

@@ -9,7 +9,19 @@ import numpy as np
 
 from nvfp.dtypes import elements as el
 from nvfp.dtypes.block import ExactBlocks, quantize_exact
-from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, nvfp4
+from nvfp.dtypes.formats import (
+    QuantDType,
+    fp8_e4m3,
+    fp8_e4m3_b128,
+    fp8_e5m2,
+    mxfp4,
+    mxfp6_e2m3,
+    mxfp6_e3m2,
+    mxfp8_e4m3,
+    mxfp8_e5m2,
+    mxint8,
+    nvfp4,
+)
 from nvfp.dtypes.packing import pack
 from nvfp.kernels.operand import Operand
 from tests.devices import to_numpy
@@ -20,19 +32,19 @@ DTYPES = (F32, BF16, F16, F64)
 
 nvfp4_2d = nvfp4.replace(block=(16, 16), name="nvfp4_2d")
 b128_2d = fp8_e4m3_b128.replace(block=(128, 128), name="b128_2d")
-BUILT = (fp8_e4m3, fp8_e5m2, fp8_e4m3_b128, b128_2d, mxfp8_e4m3, mxfp8_e5m2, nvfp4, nvfp4_2d)
+BUILT = (fp8_e4m3, fp8_e5m2, fp8_e4m3_b128, b128_2d, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e3m2, mxfp4, mxint8, nvfp4, nvfp4_2d)
 # Rows that no code knows by name: every element, scale family, block form and flag at least once.
 MADE = (
     fp8_e4m3.replace(power_of_two_scales=True, name="fp8_pow2"),
     fp8_e4m3.replace(nonfinite="nan_block", name="fp8_nan"),
     fp8_e5m2.replace(block=128, power_of_two_scales=True, name="fp8_e5m2_b128"),
     fp8_e4m3.replace(block=(128, 128), name="fp8_e4m3_2d"),
-    QuantDType("mxfp4", el.float4_e2m1fn, 32, el.float8_e8m0fnu),
-    QuantDType("mxfp4_even", el.float4_e2m1fn, 32, el.float8_e8m0fnu, scale_rule="even"),
-    QuantDType("mxfp6_e2m3", el.float6_e2m3fn, 32, el.float8_e8m0fnu, scale_rule="floor"),
-    QuantDType("mxfp6_e3m2", el.float6_e3m2fn, 24, el.float8_e8m0fnu),
-    QuantDType("mxint8", el.int8, 32, el.float8_e8m0fnu),
-    QuantDType("mxint8_floor", el.int8, 32, el.float8_e8m0fnu, scale_rule="floor"),
+    mxfp4.replace(scale_rule="floor", name="mxfp4_floor"),
+    mxfp4.replace(scale_rule="even", name="mxfp4_even"),
+    mxfp6_e2m3.replace(scale_rule="floor", name="mxfp6_e2m3_floor"),
+    mxfp6_e3m2.replace(block=24, name="mxfp6_e3m2_b24"),
+    mxint8.replace(scale_rule="ceil", name="mxint8_ceil"),
+    mxint8.replace(scale_rule="even", name="mxint8_even"),
     QuantDType("int8_tensor", el.int8, None, el.float32, nonfinite="saturate"),
     QuantDType("fp4_tensor", el.float4_e2m1fn, None, el.float32),
     QuantDType("fp8_tensor_e8m0", el.float8_e4m3fn, None, el.float8_e8m0fnu),
@@ -42,6 +54,13 @@ MADE = (
     nvfp4.replace(nonfinite="saturate", block=(4, 8), name="nvfp4_saturate"),
     nvfp4.replace(block=15, name="nvfp4_odd"),
     QuantDType("fp8_two_level_b128", el.float8_e4m3fn, 128, el.float8_e4m3fn, tensor_scale=True),
+    QuantDType("e3m2_b24", el.float6_e3m2fn, 24, el.float8_e5m2),
+    QuantDType("int4_bf16", el.int4, 32, el.bfloat16),
+    QuantDType("int4_fp16", el.int4, 24, el.float16, tensor_scale=True),
+    QuantDType("int4_2d", el.int4, (16, 16), el.bfloat16, nonfinite="saturate"),
+    QuantDType("int4_mx", el.int4, 7, el.float8_e8m0fnu, scale_rule="even"),
+    QuantDType("int8_b128", el.int8, (128, 128), el.bfloat16),
+    QuantDType("fp8_bf16_tensor", el.float8_e4m3fn, None, el.bfloat16),
 )
 KINDS = ("normal", "wide", "tiny", "ties", "zeros", "nonfinite", "huge")
 

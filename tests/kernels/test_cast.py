@@ -63,6 +63,22 @@ def test_float32_to_narrow(device: Device, dtype: np.dtype, overflow: Overflow) 
     assert same_bits(got, encode(x, NARROW[dtype], overflow=overflow))
 
 
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("overflow", ["saturate", "nonsat"])
+@narrow
+def test_toward_zero(device: Device, dtype: np.dtype, overflow: Overflow) -> None:
+    element = NARROW[dtype]
+    every = np.arange(1 << 16).astype(np.uint16).view(BF16)
+    for x in (around(element), every, edge_values(F64), edge_values(np.dtype(np.int64)), around(element)[::-2]):
+        got = cast(to_device(x, device), dtype, overflow=overflow, rounding="toward_zero")
+        assert same_bits(got, encode(x, element, overflow=overflow, rounding="toward_zero"))
+    codes = np.arange(256).astype(np.uint8) & ((1 << element.bits) - 1)
+    for other in NARROW:
+        value = decode(codes, element)
+        got = cast(to_device(codes, device), other, source=dtype, overflow=overflow, rounding="toward_zero")
+        assert same_bits(got, encode(value, NARROW[other], overflow=overflow, rounding="toward_zero"))
+
+
 @narrow
 def test_every_16_bit_float_to_narrow(device: Device, dtype: np.dtype) -> None:
     bits = np.arange(1 << 16).astype(np.uint16)
@@ -194,5 +210,9 @@ def test_what_does_not_fit(device: Device) -> None:
         cast(x, fp8, overflow="wrap")  # type: ignore[arg-type]
     with pytest.raises(NotImplementedError, match="rounding"):
         cast(x, fp8, rounding="stochastic")
+    with pytest.raises(ValueError, match="narrow dtype for rounding"):
+        cast(x, np.dtype(np.float16), rounding="toward_zero")
+    with pytest.raises(ValueError, match="rounding"):
+        cast(x, fp8, rounding="up")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="out"):
         cast(x, fp8, out=x)

@@ -144,7 +144,5 @@ def test_what_does_not_fit(device: Device) -> None:
         dequantize(dataclasses.replace(row, scale=row.scale[:, :1]), F32)
     with pytest.raises(ValueError, match="rebuild"):
         dequantize(dataclasses.replace(row, shape=(8, 65)), F32)
-    with pytest.raises(NotImplementedError, match="rotation"):
-        dequantize(dataclasses.replace(row, rotation="rht16"), F32)
     with pytest.raises(ValueError, match="rebuild"):
         dequantize(dataclasses.replace(row, scale_layout="k_major128"), F64)

@@ -28,13 +28,20 @@ RECIPES: dict[str, recipes.Recipe | None] = {
     "nvfp4_1d": recipes.NVFP4BlockScaling(
         disable_rht=True, disable_stochastic_rounding=True, disable_2d_quantization=True
     ),
+    "nvfp4_rows": recipes.NVFP4BlockScaling(
+        disable_rht=True, disable_stochastic_rounding=True, row_scaled_activation=True
+    ),
+    "nvfp4_4over6": recipes.NVFP4BlockScaling(
+        disable_rht=True, disable_stochastic_rounding=True, nvfp4_4over6="all", nvfp4_4over6_err_mode="MSE"
+    ),
+    "nvfp4_rht": recipes.NVFP4BlockScaling(disable_stochastic_rounding=True),
 }
 ROWS = {"bf16": "linear_bf16", "mxfp8": "linear_mxfp8", "nvfp4": "linear_nvfp4"}
 
 
 def rows(name: str, device: Any) -> tuple[str, str]:
     """Rows of fprop and of the two gradients: only Hopper's FP8 cores keep fewer bits, and only fprop is fast."""
-    row = ROWS.get(name.removesuffix("_2d").removesuffix("_1d"))
+    row = ROWS.get(name.split("_")[0])
     if row is not None:
         return row, row
     if name.startswith("fp8_block"):
@@ -52,7 +59,13 @@ def both_sides(x: np.ndarray, plan: TensorPlan | None) -> tuple[np.ndarray, np.n
     out = []
     for axis in (1, 0):
         scale = np.float32(1) if plan.scaling == "delayed" else None
-        blocks = quantize_exact(x, plan.format, axis=axis, scale=scale, amax_epsilon=plan.amax_epsilon)
+        rotation = plan.rotation if axis == 0 else None
+        if plan.format.four_over_six and plan.format.square and axis == 0:
+            out.append(out[0])  # the column copy is the transpose of the row copy
+            continue
+        blocks = quantize_exact(
+            x, plan.format, axis=axis, scale=scale, amax_epsilon=plan.amax_epsilon, rotation=rotation
+        )  # fmt: skip
         out.append(dequantize_exact(blocks, plan.format, axis=axis).astype(np.float64))
     return out[0], out[1]
 

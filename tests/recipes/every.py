@@ -11,4 +11,5 @@ RECIPES: dict[str, recipes.Recipe | None] = {
     "fp8-block": recipes.Float8BlockScaling(),
     "mxfp8": recipes.MXFP8BlockScaling(),
     "nvfp4": recipes.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True),
+    "nvfp4-default": recipes.NVFP4BlockScaling(),
 }

@@ -83,17 +83,15 @@ def test_formats_that_do_not_train_are_refused(name: str, bad: object) -> None:
         getattr(recipes, name)(fp8_format=bad)
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "text"),
-    [
-        ({}, "Hadamard"),
-        ({"disable_rht": True}, "stochastic rounding"),
-        ({"disable_stochastic_rounding": True}, "Hadamard"),
-    ],
-)
-def test_nvfp4_says_what_is_not_built(kwargs: dict[str, bool], text: str) -> None:
-    with pytest.raises(NotBuiltError, match=text):
-        recipes.NVFP4BlockScaling(**kwargs)
+@pytest.mark.parametrize("rht", [False, True])
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_nvfp4_defaults(rht: bool, stochastic: bool) -> None:
+    """Both operands of wgrad are rotated, gradients alone are rounded stochastically, weights are neither."""
+    recipe = recipes.NVFP4BlockScaling(disable_rht=not rht, disable_stochastic_rounding=not stochastic)
+    plan, rotation = recipe.linear_plan(), "rht16" if rht else None
+    assert (plan.x.rotation, plan.w.rotation, plan.dy.rotation) == (rotation, None, rotation)
+    assert (plan.x.rounding, plan.w.rounding) == ("even", "even")
+    assert plan.dy.rounding == ("stochastic" if stochastic else "even")
 
 
 @pytest.mark.parametrize(
@@ -112,10 +110,36 @@ def test_arguments_of_te_that_are_not_built_say_so(name: str, argument: dict[str
         make(**options, **argument)
 
 
-@pytest.mark.parametrize("argument", [{"row_scaled_activation": True}, {"nvfp4_4over6": "all"}], ids=str)
-def test_nvfp4_variants_that_are_not_built_say_so(argument: dict[str, object]) -> None:
-    with pytest.raises(NotBuiltError, match=next(iter(argument))):
-        recipes.NVFP4BlockScaling(**NVFP4_FOR_NOW, **argument)
+def test_nvfp4_row_scaled_and_4over6() -> None:
+    """Which tensors: inputs row-scaled; weights, inputs or both with 4-over-6; gradients are always plain."""
+    plan = recipes.NVFP4BlockScaling(disable_rht=True, row_scaled_activation=True).linear_plan()
+    assert plan.x.format.per_row_tensor_scale
+    assert not plan.w.format.per_row_tensor_scale
+    for which, (x, w) in {"none": (None, None), "weights": (None, "mse_448"), "activations": ("mse_448", None),
+                          "all": ("mse_448", "mse_448")}.items():  # fmt: skip
+        recipe = recipes.NVFP4BlockScaling(
+            disable_rht=True, nvfp4_4over6=which, nvfp4_4over6_e4m3_use_256="none", nvfp4_4over6_err_mode="MSE"
+        )  # fmt: skip
+        plan = recipe.linear_plan()
+        assert (plan.x.format.four_over_six, plan.w.format.four_over_six) == (x, w)
+        assert plan.dy.format.four_over_six is None
+    plan = recipes.NVFP4BlockScaling(nvfp4_4over6="weights").linear_plan()
+    assert (plan.w.format.four_over_six, plan.w.format.block, plan.x.rotation) == ("mae_256", (16, 16), "rht16")
+    recipe = recipes.NVFP4BlockScaling(disable_rht=True, nvfp4_4over6="all", nvfp4_4over6_e4m3_use_256="weights")
+    plan = recipe.linear_plan()
+    assert (plan.x.format.four_over_six, plan.w.format.four_over_six) == ("mae_448", "mae_256")
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [({"row_scaled_activation": True}, "without the Hadamard"), ({"nvfp4_4over6": "all"}, "without the Hadamard"),
+     ({"nvfp4_4over6": "inputs"}, "nvfp4_4over6 out of"), ({"nvfp4_4over6_err_mode": "max"}, "err_mode out of"),
+     ({"nvfp4_4over6_e4m3_use_256": 256}, "use_256 out of"), ({"row_scaled_activation": 1}, "as a bool")],
+    ids=str,
+)  # fmt: skip
+def test_nvfp4_refuses_nonsense(argument: dict[str, Any], words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        recipes.NVFP4BlockScaling(**argument)
 
 
 @pytest.mark.parametrize("kwargs", [{"amax_history_len": 0}, {"amax_compute_algo": "median"}])

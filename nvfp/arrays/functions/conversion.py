@@ -13,9 +13,12 @@ from nvfp.arrays.quantized import QuantizedArray, quantized
 from nvfp.arrays.registry import nf, public
 from nvfp.autograd.tape import Node
 from nvfp.device import Device, check_usable
+from nvfp.dtypes.codec import Overflow, Rounding
 from nvfp.dtypes.dense import as_dtype, bfloat16, float16, float32, float64, is_narrow
 from nvfp.dtypes.formats import QuantDType
 from nvfp.errors import ArgumentError, DeviceError, DTypeError, message
+from nvfp.kernels._dispatch import place_like
+from nvfp.kernels._stochastic import Rng
 from nvfp.kernels.cast import cast
 from nvfp.kernels.dequantize import dequantize as _dequantize
 from nvfp.kernels.elementwise import elementwise
@@ -37,15 +40,26 @@ def _conversion(name: str, x: Array) -> Node | None:
 
 
 @public
-def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Array:
+def astype(
+    x: Array,
+    dtype: Any,
+    /,
+    *,
+    copy: bool = True,
+    device: Any = None,
+    overflow: Overflow = "saturate",
+    rounding: Rounding = "even",
+) -> Array:
     """Return ``x`` in another dtype.
 
     Args:
         x: Array, dense, narrow or quantized.
-        dtype: a dense or narrow dtype (rounds to nearest even, narrow ones saturate), or a quantized one:
-            then ``nf.quantize(x, dtype)``.
+        dtype: a dense, narrow or quantized dtype; a quantized one means ``nf.quantize(x, dtype)``.
         copy: False returns ``x`` itself if nothing changes.
         device: where the result goes; by default it stays.
+        overflow: what a narrow or quantized dtype does beyond its largest code: ``"saturate"``, or ``"nonsat"`` (inf,
+            or NaN where there is no inf). Dense floats follow IEEE 754.
+        rounding: to a narrow or quantized dtype: ``"even"`` (nearest, ties to even) or ``"toward_zero"``.
 
     Returns:
         An Array or QuantizedArray of that dtype. Gradients pass straight through, also to a quantized
@@ -69,16 +83,27 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: Any = None) ->
         return nf.copy(x) if copy else x
     if isinstance(target, QuantDType):
         axis = x.axis if isinstance(x, QuantizedArray) else -1
-        return quantize(astype(x, float32) if x.dtype in INTEGERS else x, target, axis=axis)
+        source = astype(x, float32) if x.dtype in INTEGERS else x
+        return quantize(source, target, axis=axis, overflow=overflow, rounding=rounding)
     if isinstance(x, QuantizedArray):
         return dequantize(x, target)
     if x.dtype.kind == "c" and target.kind != "c":
         raise DTypeError(message("astype", "a complex dtype for a complex array", target, "take nf.real(x) first"))
     if "c" in (x.dtype.kind, target.kind):
         return wrap(elementwise("copy", x.raw, dtype=target))
-    raw = cast(x.raw, target, source=x.dtype if is_narrow(x.dtype) else None)
+    raw = cast(x.raw, target, source=x.dtype if is_narrow(x.dtype) else None, overflow=overflow, rounding=rounding)
     tracked = target.kind not in "iub" or is_narrow(target)
     return wrap(raw, target, _conversion("astype", x) if tracked else None)
+
+
+def _place(rng: Any, x: Array) -> Rng:
+    """The place of a call in a random sequence: a key drawn from ``rng``."""
+    from nvfp.arrays.random import Generator, default_rng  # the rooms of arrays/ load each other
+
+    if not isinstance(rng, Generator | None):
+        raise DTypeError(message("quantize", "rng=a Generator", repr(rng), "pass nf.random.default_rng(seed)"))
+    key = (rng or default_rng()).integers(2**64, dtype=np.dtype(np.uint64), device="cpu")
+    return Rng(int(key.item()), 0, place_like(np.zeros((), np.int64), x.raw))
 
 
 def _word(op: str, name: str, value: Any, x: Array) -> Any:
@@ -106,7 +131,9 @@ def quantize(
     axis: int = -1,
     scale: Any = None,
     tensor_scale: Any = None,
-    rounding: str = "even",
+    rounding: Rounding = "even",
+    overflow: Overflow = "saturate",
+    convention: str | None = None,
     rng: Any = None,
 ) -> QuantizedArray:
     """Quantize an array: codes and scales of ``dtype``, with blocks along ``axis``.
@@ -120,16 +147,20 @@ def quantize(
         axis: where blocks of consecutive elements lie. Its length need not divide by the block.
         scale: decode factor s of formats with one scale per tensor; computed from max|x| without it.
         tensor_scale: decode factor of two-level formats (nvfp4); max|x| / 2688 without it.
-        rounding: ``"even"``; others are not built yet.
-        rng: not built yet.
+        rounding: of the elements: ``"even"`` (nearest, ties to even), ``"toward_zero"`` or ``"stochastic"``.
+        overflow: ``"saturate"``, or ``"nonsat"``: an element beyond the largest code becomes inf, or NaN where its
+            format has no inf.
+        convention: a stack whose bytes are wanted in place of nvfp's, for formats whose rule in it is known:
+            ``"te"``, ``"ocp"``, ``"torchao"`` (by the dtype's ``scale_rule``), ``"modelopt"``,
+            ``"compressed-tensors"``, ``"mlx"``, ``"microxcaling"``; see docs/formats.md.
+        rng: a `nf.random.Generator` for stochastic rounding: each call takes one draw of it. Without one fresh entropy.
 
     Returns:
         A QuantizedArray of the shape of ``x``. The gradient passes straight through.
 
     Raises:
         DTypeError: ``dtype`` is not quantized, or ``x`` is not floating.
-        ArgumentError: a scale that the format does not use.
-        NotBuiltError: a rounding that is not built yet.
+        ArgumentError: a scale that the format does not use, or a convention that does not cover it.
 
     Numerics:
         Bit for bit the same on CPU and CUDA; see `nvfp.kernels.quantize`.
@@ -149,19 +180,25 @@ def quantize(
     factor = _word("quantize", "scale", scale, x)
     multiplier = None if factor is None else elementwise("reciprocal", factor)
     word = _word("quantize", "tensor_scale", tensor_scale, x)
-    q = _quantize(x.raw, target, axis=axis, scale=multiplier, tensor_scale=word, rounding=rounding, rng=rng).side("row")
+    q = _quantize(
+        x.raw, target, axis=axis, scale=multiplier, tensor_scale=word, rounding=rounding, overflow=overflow,
+        convention=convention, rng=_place(rng, x) if rounding == "stochastic" else rng,
+    ).side("row")  # fmt: skip
     if factor is not None:  # the user reads back what he gave, not the inverse of its rounded inverse
         q = dataclasses.replace(q, scale=cast(factor, factor.dtype))
     return quantized(q, _conversion("quantize", x))
 
 
 @public
-def dequantize(q: QuantizedArray, /, dtype: Any = float32) -> Array:
+def dequantize(q: QuantizedArray, /, dtype: Any = float32, *, convention: str | None = None, amax: Any = None) -> Array:
     """Return the values of a quantized array: ``code * scale * tensor_scale``.
 
     Args:
         q: QuantizedArray.
         dtype: float32, float64, float16 or bfloat16.
+        convention: ``"te"`` multiplies nvfp4 in Transformer Engine's order: ``code * ((scale * A) * (1 / 2688))``.
+        amax: A, the amax of the tensor, for that order; without it tensor_scale * 2688, which may miss it by the last
+            bit.
 
     Returns:
         An Array of the shape of ``q``; the gradient passes straight through.
@@ -183,13 +220,26 @@ def dequantize(q: QuantizedArray, /, dtype: Any = float32) -> Array:
     if isinstance(target, QuantDType):
         raise DTypeError(message("dequantize", "a dense floating dtype", target, "use nf.quantize for another format"))
     direct = target in (float32, float64, float16, bfloat16)
-    raw = _dequantize(q.operand, target if direct else float32)
+    word = _word("dequantize", "amax", amax, q)
+    raw = _dequantize(q.operand, target if direct else float32, convention=convention, amax=word)
     node = _conversion("dequantize", q) if direct else None
     return wrap(raw, None, node) if direct else astype(wrap(raw), target, copy=False)
 
 
 @public
-def fake_quant(x: Any, dtype: Any, /, *, axis: int = -1, scale: Any = None, tensor_scale: Any = None) -> Array:
+def fake_quant(
+    x: Any,
+    dtype: Any,
+    /,
+    *,
+    axis: int = -1,
+    scale: Any = None,
+    tensor_scale: Any = None,
+    rounding: Rounding = "even",
+    overflow: Overflow = "saturate",
+    convention: str | None = None,
+    rng: Any = None,
+) -> Array:
     """Return what ``x`` becomes in a quantized dtype: quantized and dequantized, in the dtype of ``x``.
 
     Args:
@@ -198,6 +248,10 @@ def fake_quant(x: Any, dtype: Any, /, *, axis: int = -1, scale: Any = None, tens
         axis: where blocks lie.
         scale: as in `nf.quantize`.
         tensor_scale: as in `nf.quantize`.
+        rounding: as in `nf.quantize`.
+        overflow: as in `nf.quantize`.
+        convention: as in `nf.quantize`.
+        rng: as in `nf.quantize`.
 
     Raises:
         DTypeError: ``dtype`` is not quantized, or ``x`` is not floating.
@@ -211,7 +265,11 @@ def fake_quant(x: Any, dtype: Any, /, *, axis: int = -1, scale: Any = None, tens
         nf.array([ 448.,  896., 2688.])
     """
     x = array("fake_quant", x)
-    return dequantize(quantize(x, dtype, axis=axis, scale=scale, tensor_scale=tensor_scale), x.dtype)
+    q = quantize(
+        x, dtype, axis=axis, scale=scale, tensor_scale=tensor_scale, rounding=rounding, overflow=overflow,
+        convention=convention, rng=rng,
+    )  # fmt: skip
+    return dequantize(q, x.dtype)
 
 
 def _back(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, ...]:

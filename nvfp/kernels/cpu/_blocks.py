@@ -12,13 +12,14 @@ import numpy as np
 
 from nvfp.kernels.cpu._encode import encode_code, encode_integer, encode_power
 from nvfp.kernels.cpu._njit import U, bits_float, float_bits, njit
-from nvfp.kernels.cpu._tables import FLOAT_SCALE, NARROW_SCALE, POWER_SCALE, ScaleRule
+from nvfp.kernels.cpu._tables import DIVIDED_SCALE, FLOAT_SCALE, NARROW_SCALE, POWER_SCALE, ScaleRule
 
 Place = tuple[np.ndarray, int, int]  # flat array, offset of the first item, distance of two rows
 SKIP_NOTHING, SKIP_NAN, SKIP_NONFINITE = U(0xFFFFFFFF), U(0x7F800000), U(0x7F7FFFFF)
 INF, _NAN, _ONE = 0x7F800000, 0x7FC00000, np.float32(1)
 _FLT_MAX = np.float32(np.finfo(np.float32).max)
 _LIFT = np.float32(2.0**24)
+_LEAST = np.float32(2.0**-149)
 
 
 @njit
@@ -41,10 +42,11 @@ def block_amax(
             amax[slot] = max(amax[slot], most)
 
 
-# The three families of `scales`: from the amax bits of blocks to what is stored (codes or float32 bits) and what
-# elements are multiplied by. ``floats`` = [largest element, overflow value, least amax, S_enc]; for the rest see
-# `_tables.ScaleRule`. Each product and quotient is one float32 operation, in the order of docs/formats.md. They are
-# three kernels of one signature because each takes long to compile and a program needs few of them.
+# The families of `scales`: from the amax bits of blocks to what is stored (codes or float32 bits) and what
+# elements are multiplied by. ``floats`` = [largest element, overflow value, least amax, S_enc (or the tensor's factor
+# of a convention), least narrow scale]; for the rest see `_tables.ScaleRule`. Each product and quotient is one float32
+# operation, in the order of docs/formats.md. They are kernels of one signature because each takes long to compile and
+# a program needs few of them.
 
 
 @njit
@@ -71,16 +73,16 @@ def _float_scales(
 def _power_scales(
     amax: Any, count: int, ints: Any, floats: Any, encoder: Any, table: Any, stored: Any, multiplier: Any
 ) -> None:
-    carry, emax, nan_block, nan_scale = ints[1], ints[2], ints[4], ints[5]
+    carry, emax, nan_block, nan_scale, zero, bad = ints[1], ints[2], ints[4], ints[5], ints[6], ints[7]
     for i in range(count):
         bits = amax[i]
-        if nan_block and bits >= INF:
+        if nan_block and bits >= bad:
             stored[i], multiplier[i] = nan_scale, bits_float(_NAN)
             continue
         subnormal = bits < 0x800000
         lifted = float_bits(bits_float(bits) * _LIFT) if subnormal else bits
         e = np.int64(lifted >> 23) - (24 if subnormal else 0) - emax + (1 if (lifted & 0x7FFFFF) >= carry else 0)
-        e = 0 if bits == 0 else min(max(e, 0), 254)
+        e = zero if bits == 0 else min(max(e, 0), 254)
         e = e if bits < INF else (254 if bits == INF else 255)
         stored[i] = e
         multiplier[i] = bits_float((254 - e) << 23 if e < 254 else 0x400000 >> (e - 254))
@@ -105,7 +107,32 @@ def _narrow_scales(
         stored[i], multiplier[i] = code, _FLT_MAX if m > _FLT_MAX else m
 
 
-_SCALES = {FLOAT_SCALE: _float_scales, POWER_SCALE: _power_scales, NARROW_SCALE: _narrow_scales}
+@njit
+def _divided_scales(
+    amax: Any, count: int, ints: Any, floats: Any, encoder: Any, table: Any, stored: Any, multiplier: Any
+) -> None:
+    """`dtypes.scales.divided_block_scale`; the multipliers are divisors."""
+    nan_block, nan_scale, zero, modelopt = ints[4], ints[5], ints[6], ints[8]
+    shift, half, offset, normal, magic = encoder[1], encoder[2], encoder[3], encoder[4], encoder[5]
+    most, top, nan, sign = encoder[6], encoder[7], encoder[8], encoder[9]
+    largest, tensor, least = floats[0], floats[3], floats[4]
+    unit = max(largest * tensor, _LEAST)
+    for i in range(count):
+        if nan_block and amax[i] >= INF:
+            stored[i], multiplier[i] = nan_scale, bits_float(_NAN)
+            continue
+        b = bits_float(amax[i])
+        wanted = b / unit if modelopt else tensor * (b / largest)
+        wanted = least if wanted > 0 and wanted < least else wanted
+        code = encode_code(wanted, shift, half, offset, normal, magic, most, top, nan, sign)
+        code = U(zero) if code == 0 else code
+        d = table[code] * tensor if modelopt else table[code] / tensor
+        stored[i], multiplier[i] = code, max(d, _LEAST)
+
+
+_SCALES = {
+    FLOAT_SCALE: _float_scales, POWER_SCALE: _power_scales, NARROW_SCALE: _narrow_scales, DIVIDED_SCALE: _divided_scales
+}  # fmt: skip
 
 
 def scales(
@@ -153,7 +180,7 @@ def _encode_integers(
             f = multiplier[r // across * blocks + b]
             if f == f:
                 for i in range(length):
-                    t[i] = encode_integer(s[i] * f, one, least, most, encoder[4])
+                    t[i] = encode_integer(s[i] * f, one, least, most, encoder[4], encoder[5])
             else:
                 for i in range(length):
                     t[i] = fill
@@ -171,13 +198,14 @@ def encode_blocks(
 
 @njit
 def encode_powers(
-    x: Any, at: int, pitch: int, rows: int, columns: int, top: Any, codes: Any, to: int, to_pitch: int
-) -> None:
+    x: Any, at: int, pitch: int, rows: int, columns: int, top: Any, half: Any, tie: Any, codes: Any, to: int,
+    to_pitch: int,
+) -> None:  # fmt: skip
     """Write the E8M0 codes of a panel."""
     for r in range(rows):
         s, t = x[at + r * pitch : at + r * pitch + columns], codes[to + r * to_pitch : to + r * to_pitch + columns]
         for i in range(columns):
-            t[i] = encode_power(s[i], top)
+            t[i] = encode_power(s[i], top, half, tie)
 
 
 @njit

@@ -31,22 +31,25 @@ def encode_code(
 
 
 @inline
-def encode_integer(x: Any, one: Any, least: Any, most: Any, nan: Any) -> Any:
-    """The two's complement byte of ``x * one``, nearest even, cut to least..most."""
+def encode_integer(x: Any, one: Any, least: Any, most: Any, nan: Any, mask: Any) -> Any:
+    """The two's complement code of ``x * one``, nearest even, cut to least..most."""
     y = x * one
     y = least if y < least else y
     y = most if y > most else y
-    code = U(float_bits(y + _ROUNDER) & U(0xFF))
+    code = U(float_bits(y + _ROUNDER) & mask)
     return code if x == x else nan
 
 
 @inline
-def encode_power(x: Any, top: Any) -> Any:
-    """The E8M0 code nearest to a float32 (ties up): 0 for less than 2**-127, 255 for negatives and NaN."""
+def encode_power(x: Any, top: Any, half: Any, tie: Any) -> Any:
+    """The E8M0 code of a float32: 0 for less than 2**-127, 255 for negatives and NaN.
+
+    Nearest (ties up) with half = 0x400000 and tie = 0x600000; toward zero with 0 and 0x800000.
+    """
     u = float_bits(x)
-    exponent = U(U(u + U(0x400000)) >> U(23))  # a mantissa of 1/2 or more carries
+    exponent = U(U(u + half) >> U(23))  # a mantissa of 1/2 or more carries
     # Subnormals: 2**-127 is mantissa 0x400000, and from 0x600000 on 2**-126 is nearer.
-    exponent = (U(1) if u >= U(0x600000) else U(0)) if u < U(0x800000) else exponent
+    exponent = (U(1) if u >= tie else U(0)) if u < U(0x800000) else exponent
     exponent = top if exponent > U(254) else exponent
     negative_or_nan = u > U(0x7F800000) and u != U(0x80000000)
     return U(255) if negative_or_nan else (U(0) if u == U(0x80000000) else exponent)

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from nvfp.dtypes.codec import Overflow, encode, round_to_odd32
+from nvfp.dtypes.codec import Overflow, Rounding, encode, round_to_odd32
 from nvfp.dtypes.elements import Element
 from nvfp.kernels._check import FLOATS
 from nvfp.kernels.cpu._blocks import encode_blocks, encode_powers
+from nvfp.kernels.cpu._stochastic import cut_blocks, cutter
 from nvfp.kernels.cpu._strided import Panel, Rows, copy_rows, fold, for_panels, panels_of, rows_of
 from nvfp.kernels.cpu._tables import decode_table, encoder
 
@@ -18,16 +19,23 @@ _ONE = np.ones(1, np.float32)
 
 
 def cast(
-    x: Any, dtype: np.dtype, *, source: Element | None, target: Element | None, overflow: Overflow, out: Any | None
+    x: Any,
+    dtype: np.dtype,
+    *,
+    source: Element | None,
+    target: Element | None,
+    overflow: Overflow,
+    out: Any | None,
+    rounding: Rounding = "even",
 ) -> Any:
     """See `nvfp.kernels.cast.cast`; ``source`` and ``target`` are the rows of narrow dtypes."""
     if out is None:
         out = np.empty(x.shape, _UINT8 if target else dtype)
     if source is not None:
-        _look_up(x, _table(source, dtype, target, overflow), out)
+        _look_up(x, _table(source, dtype, target, overflow, rounding), out)
     elif target is not None:
         values = x if x.dtype in FLOATS else round_to_odd32(x)
-        _encode(values, out, target, overflow)
+        _encode(values, out, target, overflow, rounding)
     elif x.dtype == dtype:
         copy_rows(x, out)
     elif dtype not in FLOATS:
@@ -40,11 +48,13 @@ def cast(
     return out
 
 
-def _table(source: Element, dtype: np.dtype, target: Element | None, overflow: Overflow) -> np.ndarray:
+def _table(
+    source: Element, dtype: np.dtype, target: Element | None, overflow: Overflow, rounding: Rounding
+) -> np.ndarray:
     """What each of the 256 source codes becomes."""
     values = decode_table(source)
     if target is not None:
-        return encode(values, target, overflow=overflow)
+        return encode(values, target, overflow=overflow, rounding=rounding)
     return np.asarray(cast(values, dtype, source=None, target=None, overflow=overflow, out=None))
 
 
@@ -82,19 +92,24 @@ def _convert(x: np.ndarray, out: np.ndarray) -> None:
     _per_panel(x, out, work, _FLOAT32)
 
 
-def _encode(x: np.ndarray, out: np.ndarray, target: Element, overflow: Overflow) -> None:
+def _encode(x: np.ndarray, out: np.ndarray, target: Element, overflow: Overflow, rounding: Rounding) -> None:
     """Float to codes of a narrow format."""
-    numbers = encoder(target, overflow)
+    even = rounding == "even"
+    numbers = encoder(target, overflow) if even else cutter(target, overflow, rounding)
+    carries = (np.uint32(0x400000), np.uint32(0x600000)) if even else (np.uint32(0), np.uint32(0x800000))
     top = np.uint32(target.max_code if overflow == "saturate" else target.overflow_code)
 
     def work(come: Rows, into: Rows, panel: Panel, floats: np.ndarray, raw: np.ndarray) -> None:
         shape = panel.rows, panel.columns
         values, place = come.load(panel, floats), into.place(panel)
         codes, to, pitch = place or (raw, 0, panel.columns)
-        if target.signed:
+        if target.signed and not even:
+            nothing = np.zeros(panel.columns, np.uint8), 0, 0  # the random numbers of every row
+            cut_blocks(values, shape, shape, _ONE, numbers, target.nan_code, nothing, (codes, to, pitch))
+        elif target.signed:
             encode_blocks(values, shape, shape, _ONE, numbers, target.nan_code, (codes, to, pitch))
         else:
-            encode_powers(*values, *shape, top, codes, to, pitch)
+            encode_powers(*values, *shape, top, *carries, codes, to, pitch)
         if place is None:
             into.store(panel, raw)
 

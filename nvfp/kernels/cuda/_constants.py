@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
+
+from nvfp.dtypes.codec import encode
+from nvfp.dtypes.conventions import PLAIN, Order, Steps
 from nvfp.dtypes.elements import Element
 from nvfp.dtypes.formats import QuantDType
 from nvfp.kernels.cuda._loader import Defines
@@ -48,3 +52,25 @@ def format_defines(fmt: QuantDType) -> Defines:
         ("NAN_BLOCK", int(fmt.nonfinite == "nan_block")),
         ("TENSOR_SCALE", int(fmt.tensor_scale)),
     )
+
+
+_ORDERS: dict[Order, int] = {"nvfp": 0, "modelopt": 1, "compressed-tensors": 2}
+
+
+@cache
+def steps_define(fmt: QuantDType, steps: Steps) -> Defines:
+    """Return the macro of what a convention changes; none where that is nothing.
+
+    Example:
+        >>> from nvfp.dtypes.conventions import apply_convention
+        >>> from nvfp.dtypes.formats import nvfp4
+        >>> steps_define(*apply_convention(nvfp4, "modelopt"))
+        (('CONVENTION', '1,56,989855744,-1,0,0,1'),)
+    """
+    if steps == PLAIN:
+        return ()
+    zero = int(encode(steps.zero_scale, fmt.scale)) if steps.zero_scale else 0
+    least = int(np.float32(steps.least_scale).view(np.uint32))
+    even_bits = -1 if steps.even_bits is None else steps.even_bits
+    flags = (int(steps.even_overflow), int(steps.symmetric), int(not steps.keep_minus_zero))
+    return (("CONVENTION", ",".join(map(str, (_ORDERS[steps.order], zero, least, even_bits, *flags)))),)

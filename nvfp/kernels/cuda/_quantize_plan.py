@@ -14,8 +14,11 @@ import ml_dtypes
 import numpy as np
 
 from nvfp.dtypes import elements as el
+from nvfp.dtypes.codec import Rounding
+from nvfp.dtypes.conventions import PLAIN, Steps
 from nvfp.dtypes.formats import QuantDType
 from nvfp.dtypes.scale_layout import k_major128_shape, tiles128x4_size
+from nvfp.kernels._stochastic import Rng
 from nvfp.kernels.cuda._constants import format_defines
 from nvfp.kernels.cuda._loader import Defines
 from nvfp.kernels.cuda._memory import Slab
@@ -27,6 +30,7 @@ BFLOAT16, FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 FLOAT32, UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
 WORD = 4
 FLT_MAX = np.float32(np.finfo(np.float32).max)
+_ROUNDINGS: dict[Rounding, int] = {"even": 0, "stochastic": 1, "toward_zero": 2}
 _LARGEST = {BFLOAT16: np.float32(el.bfloat16.max), FLOAT16: np.float32(el.float16.max)}
 
 
@@ -49,7 +53,8 @@ class SidePlan:
         scale_at: offset in the slab.
         scale_bytes: its size.
         scale_gaps: whether the layout pads it.
-        tensor_scale_at: offset of the tensor scale word, or None.
+        tensor_scale_at: offset of the tensor scale, or None.
+        tensor_scale: its shape: a word, or one for each line along the axis.
     """
 
     stored: tuple[int, ...]
@@ -67,6 +72,7 @@ class SidePlan:
     scale_bytes: int
     scale_gaps: bool
     tensor_scale_at: int | None
+    tensor_scale: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +127,7 @@ def _side(
         pitch, allocated = (-(-n // GEMM_ALIGNMENT) * GEMM_ALIGNMENT for n in (length, lines))
     strides = None if pitch == length else (*(math.prod(codes[i + 1 : -1]) * pitch for i in range(ndim - 1)), 1)
     scale = scale_shape(fmt, stored, axis)
-    dtype, scales = FLOAT32 if fmt.scale_family == "float32" else UINT8, math.prod(scale)
+    dtype, scales = FLOAT32 if fmt.scale_family == "float32" else fmt.scale.storage, math.prod(scale)
     if layout == "tiles128x4":
         across = (fmt.block_shape or (1, 1))[0]
         rows = stored[0] if across > 1 else scale[0]  # square blocks: a scale for each of its rows
@@ -129,13 +135,15 @@ def _side(
     elif layout == "k_major128":
         scale = k_major128_shape(scale, square=(fmt.block_shape or (1, 1))[0] > 1)
     nbytes = math.prod(scale) * dtype.itemsize
+    lines_shape = (*stored[:axis], *stored[axis + 1 :]) if fmt.per_row_tensor_scale else ()
     return SidePlan(
         stored=stored, axis=axis, transposed=transposed, codes=codes, strides=strides, pitch=pitch,
         allocated=allocated, padded_rows=allocated if (pitch, allocated) != (length, lines) else 0,
         codes_at=slab.reserve(pitch * allocated), scale=scale, scale_dtype=dtype,
         scale_at=slab.reserve(nbytes) if shared is None else shared, scale_bytes=nbytes,
         scale_gaps=math.prod(scale) > scales,
-        tensor_scale_at=slab.reserve(WORD) if fmt.tensor_scale else None,
+        tensor_scale_at=slab.reserve(WORD * max(math.prod(lines_shape), 1)) if fmt.tensor_scale else None,
+        tensor_scale=lines_shape,
     )  # fmt: skip
 
 
@@ -173,6 +181,9 @@ class Job:
         multiplier: the given multiplier of a per-tensor format.
         amax: the amax of a per-tensor format.
         raw: the largest bits in ``x``, where non-finite input makes the tensor a NaN block.
+        rounding: of the elements.
+        rng: the place of the call in the random sequence, for stochastic rounding.
+        steps: of a convention.
     """
 
     x: Any
@@ -183,6 +194,16 @@ class Job:
     multiplier: Any | None = None
     amax: Any | None = None
     raw: Any | None = None
+    rounding: Rounding = "even"
+    rng: Rng | None = None
+    steps: Steps = PLAIN
+
+    def random(self, *lanes: int) -> tuple[Any, ...]:
+        """Return the kernel arguments of rounding by random numbers: key, stream of each lane, step; else nothing."""
+        if self.rounding == "even":
+            return ()
+        key, ordinal, step = self.rng or (0, 0, None)
+        return (np.uint64(key), *(np.uint32(4 * ordinal + lane) for lane in lanes), step)
 
     @property
     def floats(self) -> tuple[np.float32, np.float32]:
@@ -191,6 +212,9 @@ class Job:
         return np.float32(self.epsilon), overflow
 
 
-def quantize_defines(dtype: np.dtype, fmt: QuantDType, saturate: bool, *more: tuple[str, str | int]) -> Defines:
+def quantize_defines(
+    dtype: np.dtype, fmt: QuantDType, saturate: bool, rounding: Rounding, *more: tuple[str, str | int]
+) -> Defines:
     """Return the macros of a quantize kernel for input of ``dtype``."""
-    return (("T_IN", ctype(dtype)), *format_defines(fmt), ("SATURATE", int(saturate)), *more)
+    call = (("SATURATE", int(saturate)), ("ROUNDING", _ROUNDINGS[rounding]))
+    return (("T_IN", ctype(dtype)), *format_defines(fmt), *call, *more)

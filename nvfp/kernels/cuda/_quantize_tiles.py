@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from nvfp.dtypes.codec import Rounding
 from nvfp.dtypes.formats import QuantDType
+from nvfp.dtypes.stochastic import COL_LANE, ROW_LANE
 from nvfp.kernels.cuda._launch import Grid, launch
 from nvfp.kernels.cuda._layout import Cube, Shape, cube
 from nvfp.kernels.cuda._loader import Defines, Kernel, kernel
@@ -79,7 +81,7 @@ class TileCall:
             args = (*source, *rows, *_words(row), *cols, *_words(col), epsilon, overflow)
         else:
             args = (*source, *rows, *_scale(row), *cols, *_scale(col), side.amax, side.given, epsilon, overflow)
-        launch(self.kernel, self.grid, (THREADS,), args)
+        launch(self.kernel, self.grid, (THREADS,), (*args, *job.random(ROW_LANE, COL_LANE)))
 
 
 @lru_cache(maxsize=1024)
@@ -91,6 +93,7 @@ def tile_call(
     strides: Shape,
     aligned: bool,
     saturate: bool,
+    rounding: Rounding,
     given: bool,
 ) -> TileCall | None:
     """Return the launch that makes all sides of a call in one pass, or None if no tile variant can.
@@ -103,6 +106,7 @@ def tile_call(
         strides: of the source, in elements.
         aligned: whether the source starts at a multiple of 16 bytes.
         saturate: overflow="saturate".
+        rounding: of the elements; only "even" takes transposed sources and blocks of 128 x 128.
         given: whether a multiplier is given.
     """
     side, found = where.row or where.col, _matrix(shape, strides)
@@ -112,7 +116,7 @@ def tile_call(
     matrix, swapped = found
     row, col = (where.col, where.row) if swapped else (where.row, where.col)
     variant = _variant(fmt, len(shape), side.axis, transposes=col is not None)
-    if variant is None:
+    if variant is None or (rounding != "even" and (swapped or variant == "block128")):
         return None
     wide = col is None and variant != "block2d"
     rows, columns = TILE_128 if variant == "block128" else WIDE_TILE if wide else TILE
@@ -120,7 +124,7 @@ def tile_call(
     if tiles >= 2**31:
         return None
     whole = np.int32(aligned and matrix.row_stride * dtype.itemsize % 16 == 0)
-    macros = defines(variant, fmt, dtype, saturate, row is not None, col is not None, given, where.layout)
+    macros = defines(variant, fmt, dtype, saturate, rounding, row is not None, col is not None, given, where.layout)
     return TileCall(
         variant, swapped, kernel(f"quantize_{variant}.cu", f"quantize_{variant}", macros), (max(tiles, 1),),
         (matrix.rows, matrix.columns, matrix.row_stride, whole), _layout(row), _layout(col),
@@ -141,7 +145,7 @@ def _matrix(shape: Shape, strides: Shape) -> tuple[Cube, bool] | None:
 
 
 def _variant(fmt: QuantDType, ndim: int, axis: int, *, transposes: bool) -> Variant | None:
-    if axis != ndim - 1:  # blocks and packing must run along stored rows
+    if axis != ndim - 1 or fmt.leveled:  # blocks and packing must run along stored rows
         return None
     if fmt.block_shape is None:
         return "tensor" if fmt.scale_family == "float32" and fmt.nonfinite == "saturate" else None
@@ -158,6 +162,7 @@ def defines(
     fmt: QuantDType,
     dtype: np.dtype,
     saturate: bool,
+    rounding: Rounding,
     row: bool,
     col: bool,
     given: bool,
@@ -166,10 +171,10 @@ def defines(
     """Return the macros of a tile variant that makes these copies."""
     sides = (("ROW", int(row)), ("COL", int(col)))
     if variant == "tensor":
-        return quantize_defines(dtype, fmt, saturate, *sides, ("GIVEN", int(given)))
+        return quantize_defines(dtype, fmt, saturate, rounding, *sides, ("GIVEN", int(given)))
     across, along = fmt.block_shape or (0, 0)
     block = ("SQUARE", int(across > 1)) if variant == "block128" else ("BLOCK", along)
-    return quantize_defines(dtype, fmt, saturate, *sides, block, ("LAYOUT", LAYOUTS[layout]))
+    return quantize_defines(dtype, fmt, saturate, rounding, *sides, block, ("LAYOUT", LAYOUTS[layout]))
 
 
 def _layout(side: SidePlan | None) -> Layout:

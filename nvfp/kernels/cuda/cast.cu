@@ -1,10 +1,10 @@
 // cast: every conversion between element types, and (with equal types) the strided copy.
 //
-// One rounding to nearest even from any source; see `convert` for the rules. Codes are one per byte.
+// One rounding, to nearest even or toward zero, from any source; see `convert` for the rules. Codes are one per byte.
 // Parallelisation: `cast_flat` takes PER vectors of up to 16 bytes per thread; `cast_strided` one element.
 // Bytes moved: one read and one write per element.
 //
-// Macros: T_IN, T_OUT; SOURCE / TARGET (element rows) where one side holds narrow codes, with SATURATE; RANK
+// Macros: T_IN, T_OUT; SOURCE / TARGET (element rows) where one side holds narrow codes, with SATURATE and TOWARD_ZERO; RANK
 // for `cast_strided`.
 #include "convert.cuh"
 #include "encode.cuh"
@@ -48,13 +48,23 @@ __device__ __forceinline__ TO dense(TI x) {
   }
 }
 
+#if defined(TARGET)
+__device__ __forceinline__ T_OUT code_of(float x) {
+#if defined(TOWARD_ZERO)
+  return (T_OUT)encode_toward_zero<Format<TARGET>, SATURATE>(x);
+#else
+  return (T_OUT)encode<Format<TARGET>, SATURATE>(x);
+#endif
+}
+#endif
+
 __device__ __forceinline__ T_OUT convert(T_IN x) {
 #if defined(SOURCE) && defined(TARGET)
-  return (T_OUT)encode<Format<TARGET>, SATURATE>(decode<Format<SOURCE>>(x));
+  return code_of(decode<Format<SOURCE>>(x));
 #elif defined(SOURCE)
   return dense<T_OUT>(decode<Format<SOURCE>>(x));
 #elif defined(TARGET)
-  return (T_OUT)encode<Format<TARGET>, SATURATE>(sticky(x));
+  return code_of(sticky(x));
 #else
   return dense<T_OUT>(x);
 #endif

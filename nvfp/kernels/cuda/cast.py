@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from nvfp.dtypes import elements as el
-from nvfp.dtypes.codec import Overflow
+from nvfp.dtypes.codec import Overflow, Rounding
 from nvfp.dtypes.elements import Element
 from nvfp.kernels.cuda._constants import element_define
 from nvfp.kernels.cuda._launch import grid_for, launch
@@ -24,7 +24,14 @@ BFLOAT16, FLOAT32, UINT8 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), n
 
 
 def cast(
-    x: Any, dtype: np.dtype, *, source: Element | None, target: Element | None, overflow: Overflow, out: Any | None
+    x: Any,
+    dtype: np.dtype,
+    *,
+    source: Element | None,
+    target: Element | None,
+    overflow: Overflow,
+    out: Any | None,
+    rounding: Rounding = "even",
 ) -> Any:
     """See `nvfp.kernels.cast.cast`; `source` and `target` are the rows of narrow sides."""
     if target is not None:
@@ -41,7 +48,7 @@ def cast(
     moves = source is None and target is None and x.dtype == dtype
     if moves and copy_transposed(x, out, shape, *strides):
         return out
-    macros = _defines(x.dtype, dtype, source, target, overflow)
+    macros = _defines(x.dtype, dtype, source, target, overflow, rounding)
     if strides == ((1,), (1,)) and aligned(x) and aligned(out):
         per = 16 // max(x.dtype.itemsize, dtype.itemsize)
         grid = grid_for(n, THREADS, per_thread=per, per_sm=32)
@@ -54,7 +61,12 @@ def cast(
 
 
 def _defines(
-    come: np.dtype, go: np.dtype, source: Element | None, target: Element | None, overflow: Overflow = "saturate"
+    come: np.dtype,
+    go: np.dtype,
+    source: Element | None,
+    target: Element | None,
+    overflow: Overflow = "saturate",
+    rounding: Rounding = "even",
 ) -> Defines:
     """Return the macros of ``cast.cu``; a copy needs only the item size."""
     if source is None and target is None and come == go:
@@ -64,6 +76,7 @@ def _defines(
         macros += element_define("SOURCE", source)
     if target is not None:
         macros += (*element_define("TARGET", target), ("SATURATE", int(overflow == "saturate")))
+        macros += (("TOWARD_ZERO", 1),) if rounding == "toward_zero" else ()
     return macros
 
 

@@ -19,7 +19,7 @@ constexpr int THREADS = 256;
 __device__ __forceinline__ float scale_of(const void* scale, long long at) {
   if (scale == nullptr) return 1.0f;
   if constexpr (FLOAT_SCALE) return static_cast<const float*>(scale)[at];
-  else return decode<Scale>(static_cast<const unsigned char*>(scale)[at]);
+  else return decode<Scale>(static_cast<const StoredCode<Scale>*>(scale)[at]);
 }
 
 // Offset of the scale of value (r, c), from its strides along the two blocked axes.

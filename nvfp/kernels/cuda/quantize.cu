@@ -6,21 +6,16 @@
 // codes, reads the scale back and repeats the multiplier. No shared memory, no barriers.
 // Bytes moved per element: sizeof(T_IN) in, twice; 1 or 1/2 out.
 //
-// Macros: T_IN, those of format.cuh, LANES, PACK, PER_TENSOR (one scale, made from words alone).
-#include "format.cuh"
-
-constexpr int THREADS = 256;
-
-struct View {
-  const T_IN* data;
-  long long batch, rows, columns, batch_stride, row_stride, column_stride, block_rows, block_columns;
-
-  __device__ __forceinline__ long long down() const { return (rows + block_rows - 1) / block_rows; }
-  __device__ __forceinline__ long long across() const { return (columns + block_columns - 1) / block_columns; }
-  __device__ __forceinline__ float at(long long b, long long r, long long c) const {
-    return load_float(data[b * batch_stride + r * row_stride + c * column_stride]);
-  }
-};
+// Macros: T_IN, those of format.cuh, LANES, PACK, PER_TENSOR (one scale, made from words alone), ROUNDING (0 nearest
+// even, 1 by random numbers, 2 toward zero); LEVELS=1 where quantize_levels.cu has written scales and multipliers.
+#include "quantize_view.cuh"
+#if ROUNDING
+#include "stochastic.cuh"
+// `transposed`: the source is seen as the transpose of the matrix in which elements are counted.
+#define RANDOM_PARAMETERS , unsigned long long key, unsigned stream, const long long* step, int transposed
+#else
+#define RANDOM_PARAMETERS
+#endif
 
 // Words. Blocks: amax is A of a two-level format, or given its decode factor. PER_TENSOR: amax is the tensor's,
 // raw (where non-finite input makes NaN blocks) the largest bits in x, multiplier a given multiplier.
@@ -73,9 +68,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 quantize_codes(const T_IN* __restrict__ x, long long batch, long long rows, long long columns, long long batch_stride,
                long long row_stride, long long column_stride, long long block_rows, long long block_columns,
                unsigned char* codes, long long pitch, long long allocated, const void* scale, const float* multipliers,
-               const float* amax, const float* raw, const float* given) {
+               const float* amax, const float* raw, const float* given RANDOM_PARAMETERS) {
+#if ROUNDING
+  const Random random = random_stream(key, stream, step);
+#endif
   const View v{x, batch, rows, columns, batch_stride, row_stride, column_stride, block_rows, block_columns};
-  const Tensor tensor = tensor_level(amax, given, 0.0f, 0.0f);
+  Tensor tensor;
+  if constexpr (!LEVELS) tensor = tensor_level(amax, given, 0.0f, 0.0f);
   const long long code_rows = PACK == 2 ? (rows + 1) / 2 : rows, code_columns = PACK == 1 ? (columns + 1) / 2 : columns;
   const long long down = v.down(), across = v.across();
   for (long long i = (long long)blockIdx.x * THREADS + threadIdx.x; i < allocated * pitch; i += (long long)gridDim.x * THREADS) {
@@ -98,12 +97,18 @@ quantize_codes(const T_IN* __restrict__ x, long long batch, long long rows, long
             block.multiplier = multipliers[at];
             block.bad = NAN_BLOCK && stored != stored;
           } else {
-            const unsigned stored = static_cast<const unsigned char*>(scale)[at];
-            block.multiplier = multiplier_of(stored, tensor);
+            const unsigned stored = static_cast<const StoredCode<Scale>*>(scale)[at];
+            block.multiplier = LEVELS ? multipliers[at] : multiplier_of(stored, tensor);
             block.bad = NAN_BLOCK && stored == Scale::NAN_CODE;
           }
         }
+#if ROUNDING
+        const long long e = transposed ? c * rows + r : (b * rows + r) * columns + c;
+        const unsigned number = ROUNDING == 1 ? random.number((unsigned long long)e) : 0u;
+        byte |= random_code(v.at(b, r, c), block, number) << 4 * k;
+#else
         byte |= code_of(v.at(b, r, c), block) << 4 * k;
+#endif
       }
     }
     codes[i] = (unsigned char)byte;

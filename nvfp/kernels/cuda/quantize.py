@@ -6,15 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from nvfp.dtypes.codec import Overflow
+from nvfp.dtypes import elements as el
+from nvfp.dtypes.codec import Overflow, Rounding
+from nvfp.dtypes.conventions import PLAIN, Steps, apply_convention
 from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, mxfp8_e4m3, nvfp4
 from nvfp.kernels._check import Words
+from nvfp.kernels._stochastic import Rng
 from nvfp.kernels.cuda import _memory
 from nvfp.kernels.cuda._amax import Kind, record_amax
+from nvfp.kernels.cuda._constants import steps_define
 from nvfp.kernels.cuda._layout import Shape, element_strides
 from nvfp.kernels.cuda._loader import Instance
 from nvfp.kernels.cuda._memory import aligned
 from nvfp.kernels.cuda._quantize_generic import View, defines as generic_defines, generic_view, launch_generic
+from nvfp.kernels.cuda._quantize_levels import level_defines
 from nvfp.kernels.cuda._quantize_plan import BFLOAT16, FLOAT32, UINT8, WORD, Job, Plan, Side, SidePlan, plan
 from nvfp.kernels.cuda._quantize_tiles import TileCall, Variant, defines as tile_defines, tile_call
 from nvfp.kernels.cuda._xp import cp
@@ -36,12 +41,19 @@ def quantize(
     tensor_scale: Words,
     amax_out: Words,
     amax_epsilon: float,
+    rounding: Rounding,
+    rng: Rng | None,
     overflow: Overflow,
     scale_layout: ScaleLayout,
+    steps: Steps,
 ) -> tuple[Operand | None, Operand | None]:
     """See `nvfp.kernels.quantize.quantize`."""
     where = plan(fmt, x.shape, axis, row, col, scale_layout)
-    job = Job(x, fmt, overflow == "saturate", amax_epsilon, where.layout, scale)
+    if rounding != "even" and not x.flags.c_contiguous:  # no tile variant rounds so from transposed rows
+        x = cast(x, x.dtype, source=None, target=None, overflow="saturate", out=None)
+    job = Job(
+        x, fmt, overflow == "saturate", amax_epsilon, where.layout, scale, rounding=rounding, rng=rng, steps=steps
+    )
     call = _tile_call(job, where)
     if call is None and _has_gaps(job, where):
         job.x = cast(x, x.dtype, source=None, target=None, overflow="saturate", out=None)
@@ -61,9 +73,13 @@ def quantize(
 
 
 def _tile_call(job: Job, where: Plan) -> TileCall | None:
+    if job.steps != PLAIN:  # the plain variant alone knows other stacks' steps
+        return None
     x = job.x
     given = job.multiplier is not None
-    return tile_call(where, job.fmt, x.dtype, x.shape, element_strides(x), aligned(x), job.saturate, given)
+    return tile_call(
+        where, job.fmt, x.dtype, x.shape, element_strides(x), aligned(x), job.saturate, job.rounding, given
+    )
 
 
 def _has_gaps(job: Job, where: Plan) -> bool:
@@ -84,7 +100,7 @@ def _take_maxima(job: Job, slab: Any, where: Plan, amax: Words, tensor_scale: Wo
         job.raw = job.amax = _fresh_word(slab, where)
         record_amax(job.x, "raw", job.raw)
         _record(job.x, kind, amax_out)
-    elif (per_tensor or fmt.tensor_scale) and _lacks_amax(where, amax, tensor_scale):
+    elif (per_tensor or (fmt.tensor_scale and not fmt.per_row_tensor_scale)) and _lacks_amax(where, amax, tensor_scale):
         word = _fresh_word(slab, where)
         record_amax(job.x, kind, word, *amax_out)
     else:
@@ -120,7 +136,7 @@ def _cut(slab: Any, side: SidePlan | None, amax: Any | None, given: Any | None) 
         side,
         _memory.view(slab, side.codes_at, side.codes, UINT8, side.strides),
         _memory.view(slab, side.scale_at, side.scale, side.scale_dtype),
-        None if side.tensor_scale_at is None else _memory.view(slab, side.tensor_scale_at, (), FLOAT32),
+        None if side.tensor_scale_at is None else _memory.view(slab, side.tensor_scale_at, side.tensor_scale, FLOAT32),
         amax,
         given,
     )
@@ -142,6 +158,7 @@ def _operand(side: Side | None, fmt: QuantDType, shape: Shape, axis: int, layout
 def instances() -> list[Instance]:
     """The kernels that CI compiles."""
     square = nvfp4.replace(block=(16, 16))
+    even: Rounding = "even"
     tiles: list[tuple[Variant, QuantDType, np.dtype, bool, bool]] = [
         ("tensor", fp8_e4m3, BFLOAT16, False, True),
         ("tensor", fp8_e4m3, BFLOAT16, True, False),
@@ -157,7 +174,21 @@ def instances() -> list[Instance]:
     found = []
     for variant, fmt, dtype, col, given in tiles:
         layout: ScaleLayout = "k_major128" if fmt.block_shape and fmt.scale.bits == 32 else "plain"
-        macros = tile_defines(variant, fmt, dtype, True, True, col, given, layout)
+        macros = tile_defines(variant, fmt, dtype, True, even, True, col, given, layout)
         found.append(Instance(f"quantize_{variant}.cu", f"quantize_{variant}", macros))
-    generic = generic_defines(BFLOAT16, nvfp4, True, (1, 16), 1)
-    return found + [Instance("quantize.cu", name, generic) for name in ("quantize_scales", "quantize_codes")]
+    # dy of NVFP4's recipe: the column copy of the rotated matrix.
+    drawn = tile_defines("block1d", nvfp4, BFLOAT16, True, "stochastic", False, True, False, "plain")
+    found.append(Instance("quantize_block1d.cu", "quantize_block1d", drawn))
+    generic = generic_defines(BFLOAT16, nvfp4, True, even, (1, 16), 1)
+    found += [Instance("quantize.cu", name, generic) for name in ("quantize_scales", "quantize_codes")]
+    # another stack's steps, and a row that a user makes: packed integers under 16-bit scales
+    divided = (*generic, *steps_define(*apply_convention(nvfp4, "modelopt")))
+    int4 = QuantDType("int4_b32", el.int4, 32, el.bfloat16)
+    made = generic_defines(BFLOAT16, int4, True, even, (1, 32), 1)
+    searched = level_defines(BFLOAT16, square.replace(four_over_six="mae_256"), True)
+    found += [Instance("quantize_levels.cu", name, searched) for name in ("quantize_lines", "quantize_levels")]
+    return [
+        *found,
+        Instance("quantize.cu", "quantize_scales", divided),
+        Instance("quantize.cu", "quantize_codes", made),
+    ]

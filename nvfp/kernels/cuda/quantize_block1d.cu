@@ -28,27 +28,33 @@ struct Side {
 
 // The codes and scale of one piece of a copy; `m` is the maximum over the piece's whole block.
 template <bool Whole>
-__device__ __forceinline__ void write(const Side& s, const Tensor& t, const float (&x)[PIECE], unsigned m, long long r, long long c) {
+__device__ __forceinline__ void write(const Side& s, const Tensor& t, const float (&x)[PIECE], unsigned m, long long r, long long c,
+                                      const Numbers& numbers) {
   const Block b = block_scale(m, t);
   if (c % BLOCK == 0 && (Whole || (r < s.target.rows && c < s.target.columns))) {
     store_scale(s.scale, scale_at(r, c / BLOCK, s.target.rows, (s.target.columns + BLOCK - 1) / BLOCK), b.stored);
   }
-  store_piece<Whole>(s.target, r, c, encode_piece(x, b));
+  store_piece<Whole>(s.target, r, c, encode_piece(x, b, numbers));
 }
 
 template <bool Whole>
-__device__ __forceinline__ void quantize_tile(Shared<T_IN>& tile, const Source& source, const Origin& o, const Side& row,
-                                              const Side& col, float epsilon, float overflow) {
+__device__ __forceinline__ void quantize_tile(Shared<T_IN>& tile, NumberTile& numbers, const Source& source, const Origin& o,
+                                              const Side& row, const Side& col, const Streams& random, float epsilon,
+                                              float overflow) {
   const int i = threadIdx.x / PIECES, j = threadIdx.x % PIECES * PIECE;
   const Vec<T_IN, PIECE> v = load_piece<Whole>(source, o.r + i, o.c + j);
   Tensor tensor;
   float f[PIECE];
-  if constexpr (COL) tile.write(i, j, v);
+  const long long e = (o.r + i) * source.columns + o.c + j;
+  if constexpr (COL) {
+    tile.write(i, j, v);
+    numbers.write(i, j, col_numbers(random, e));
+  }
   if constexpr (ROW) {
     tensor = tensor_level(row.amax, row.given, epsilon, overflow);
 #pragma unroll
     for (int k = 0; k < PIECE; ++k) f[k] = load_float(v.at[k]);
-    write<Whole>(row, tensor, f, lanes_max<LANES>(piece_max(f)), o.r + i, o.c + j);
+    write<Whole>(row, tensor, f, lanes_max<LANES>(piece_max(f)), o.r + i, o.c + j, row_numbers(random, e));
   }
   if constexpr (COL) {
     __syncthreads();
@@ -61,7 +67,7 @@ __device__ __forceinline__ void quantize_tile(Shared<T_IN>& tile, const Source& 
     tile.column(tr, tc, raw);
 #pragma unroll
     for (int k = 0; k < PIECE; ++k) f[k] = load_float(raw[k]);
-    write<Whole>(col, tensor, f, column_max(piece_max(f)), o.c + tc, o.r + tr);
+    write<Whole>(col, tensor, f, column_max(piece_max(f)), o.c + tc, o.r + tr, numbers.column(tr, tc));
   }
 }
 
@@ -70,16 +76,19 @@ quantize_block1d(const T_IN* __restrict__ x, long long rows, long long columns, 
                  unsigned char* row_codes, long long row_pitch, long long row_allocated, int row_aligned, void* row_scale,
                  const float* row_amax, const float* row_given, float* row_stored,
                  unsigned char* col_codes, long long col_pitch, long long col_allocated, int col_aligned, void* col_scale,
-                 const float* col_amax, const float* col_given, float* col_stored, float epsilon, float overflow) {
+                 const float* col_amax, const float* col_given, float* col_stored, float epsilon, float overflow
+                 RANDOM_PARAMETERS) {
   __shared__ Shared<T_IN> tile;
+  __shared__ NumberTile numbers;
+  const Streams random RANDOM_STREAMS;
   const Source source{x, rows, columns, stride, aligned != 0};
   const Side row{{row_codes, rows, columns, row_pitch, row_allocated, row_aligned != 0}, row_scale, row_amax, row_given, row_stored};
   const Side col{{col_codes, columns, rows, col_pitch, col_allocated, col_aligned != 0}, col_scale, col_amax, col_given, col_stored};
   const Origin o = tile_origin(columns);
   if (tile_is_whole(source, o, row_aligned != 0, col_aligned != 0)) {
-    quantize_tile<true>(tile, source, o, row, col, epsilon, overflow);
+    quantize_tile<true>(tile, numbers, source, o, row, col, random, epsilon, overflow);
   } else {
-    quantize_tile<false>(tile, source, o, row, col, epsilon, overflow);
+    quantize_tile<false>(tile, numbers, source, o, row, col, random, epsilon, overflow);
   }
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     if (ROW) store_tensor_scale(row_amax, row_given, row_stored);

@@ -23,7 +23,7 @@ struct Tiles {
 
 template <bool Whole>
 __device__ __forceinline__ void quantize_tile(Tiles& tile, const Source& source, const Origin& o, const Side& row,
-                                              const Side& col, const Tensor& tensor) {
+                                              const Side& col, const Tensor& tensor, const Streams& random) {
   const int i = threadIdx.x / PIECES, j = threadIdx.x % PIECES * PIECE;
   const Vec<T_IN, PIECE> v = load_piece<Whole>(source, o.r + i, o.c + j);
   float f[PIECE];
@@ -33,7 +33,7 @@ __device__ __forceinline__ void quantize_tile(Tiles& tile, const Source& source,
   atomicMax(&tile.maxima[i / BLOCK * SIDE + j / BLOCK], piece_max(f));
   __syncthreads();
   const Block b = block_scale(tile.maxima[i / BLOCK * SIDE + j / BLOCK], tensor);
-  const Codes codes = encode_piece(f, b);
+  const Codes codes = encode_piece(f, b, row_numbers(random, (o.r + i) * source.columns + o.c + j));
 
   const long long r = o.r + i, c = o.c + j;
   const bool inside = j % BLOCK == 0 && (Whole || (r < source.rows && c < source.columns));
@@ -72,18 +72,19 @@ quantize_block2d(const T_IN* __restrict__ x, long long rows, long long columns, 
                  unsigned char* row_codes, long long row_pitch, long long row_allocated, int row_aligned, void* row_scale,
                  float* row_stored, unsigned char* col_codes, long long col_pitch, long long col_allocated,
                  int col_aligned, void* col_scale, float* col_stored, const float* amax, const float* given,
-                 float epsilon, float overflow) {
+                 float epsilon, float overflow RANDOM_PARAMETERS) {
   __shared__ Tiles tile;
   const Source source{x, rows, columns, stride, aligned != 0};
   const Side row{{row_codes, rows, columns, row_pitch, row_allocated, row_aligned != 0}, row_scale, row_stored};
   const Side col{{col_codes, columns, rows, col_pitch, col_allocated, col_aligned != 0}, col_scale, col_stored};
+  const Streams random RANDOM_STREAMS;
   const Origin o = tile_origin(columns);
   const Tensor tensor = tensor_level(amax, given, epsilon, overflow);
   if (threadIdx.x < SIDE * SIDE) tile.maxima[threadIdx.x] = 0;
   if (tile_is_whole(source, o, row_aligned != 0, col_aligned != 0)) {
-    quantize_tile<true>(tile, source, o, row, col, tensor);
+    quantize_tile<true>(tile, source, o, row, col, tensor, random);
   } else {
-    quantize_tile<false>(tile, source, o, row, col, tensor);
+    quantize_tile<false>(tile, source, o, row, col, tensor, random);
   }
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     if (ROW) store_tensor_scale(amax, given, row_stored);

@@ -19,11 +19,12 @@ from nvfp.arrays.functions._common import array
 from nvfp.autograd.region import collect_after_backward
 from nvfp.autograd.tape import needs_grad, record
 from nvfp.dtypes.dense import float64
-from nvfp.errors import DTypeError, ShapeError, message
+from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels.bias_grad import bias_grad
 from nvfp.kernels.gemm import gemm
 from nvfp.kernels.operand import OperandPair
 from nvfp.kernels.reduce import reduce
+from nvfp.nn._random_state import RandomState
 from nvfp.nn.functional._matrix import matrix
 from nvfp.recipes.context import current_region
 from nvfp.recipes.operands import quantize_for_gemm
@@ -54,6 +55,7 @@ def linear(
     plan: LinearPlan | None = None,
     states: LinearStates | None = None,
     weight_pair: OperandPair | None = None,
+    random: RandomState | None = None,
 ) -> Array:
     """Return ``x W^T + b``.
 
@@ -64,6 +66,7 @@ def linear(
         plan: what each GEMM operand becomes; None computes in the dtype of ``x``.
         states: scaling states, needed when the plan uses delayed scaling.
         weight_pair: the weight already quantized under this plan.
+        random: gives the random numbers, needed when the plan rounds gradients stochastically.
 
     Returns:
         [..., N] in the dtype of ``x``.
@@ -71,6 +74,7 @@ def linear(
     Raises:
         ShapeError: inner lengths or the bias length differ.
         DTypeError: no floating arrays, or (without a plan) dtypes of x and weight that differ.
+        ArgumentError: a plan with stochastic rounding without ``random``.
 
     Numerics: float32 accumulation (Hopper's FP8 cores keep fewer bits where the plan says fast),
         one rounding to the output dtype; the bias is added before that rounding.
@@ -91,6 +95,9 @@ def linear(
         y = gemm(x2, weight.raw.T, bias=b)
         node = record("linear", (x, weight, bias), _dense_vjp, saved=(x, weight, _dtype(bias)))
         return wrap(y.reshape(out_shape), node=node)
+    if plan.dy.rounding == "stochastic" and random is None:
+        do = "pass a RandomState, or round the gradients to nearest"
+        raise ArgumentError(message("linear", "random= for stochastic rounding", None, do))
     needs = [needs_grad(a) for a in (x, weight)]
     x_pair = _forward_pair(x2, plan.x, states, "x", col=needs[1])
     w_pair = weight_pair or quantize_weight(weight.raw, plan, states, col=needs[0])
@@ -104,7 +111,7 @@ def linear(
         fast_accumulation=plan.fast_fprop,
     )
     x_pair.row = None  # backward reads the column copy only
-    saved = (x_pair, w_pair, plan, states, x.shape, weight.raw.dtype, _dtype(bias))
+    saved = (x_pair, w_pair, plan, states, random, x.shape, weight.raw.dtype, _dtype(bias))
     node = record("linear", (x, weight, bias), _quantized_vjp, saved=saved)
     return wrap(y.reshape(out_shape), node=node)
 
@@ -133,14 +140,19 @@ def _dense_vjp(saved: tuple[Any, ...], dy: Array, needs: tuple[bool, ...]) -> tu
 
 
 def _quantized_vjp(saved: tuple[Any, ...], dy: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
-    x_pair, w_pair, plan, states, shape, w_dtype, b_dtype = saved
+    x_pair, w_pair, plan, states, random, shape, w_dtype, b_dtype = saved
     dy2 = matrix(dy.raw)
     dx = dw = None
     if needs[0] or needs[1]:
         backward = None if states is None else states.backward
         if backward is not None:
             _begin_gradient_step(backward)
-        pair = quantize_for_gemm(dy2, plan.dy, row=needs[0], col=needs[1], state=backward, role="dy")
+        rng = None
+        if plan.dy.rounding == "stochastic":
+            draw = random.draw(dy2)
+            draw.finish()
+            rng = (draw.key, draw.ordinal, draw.step)
+        pair = quantize_for_gemm(dy2, plan.dy, row=needs[0], col=needs[1], state=backward, role="dy", rng=rng)
         if needs[0]:
             w = w_pair.side("col")
             dx = wrap(gemm(pair.row, w, dtype=dy2.dtype, fast_accumulation=plan.fast_dgrad).reshape(shape))

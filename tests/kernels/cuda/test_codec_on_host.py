@@ -21,9 +21,13 @@ from nvfp.kernels.cuda._loader import INCLUDE
 from tests.kernels.cuda import emulator
 
 NARROW = tuple(e for e in ELEMENTS.values() if e.bits <= 8)
+CODED = (*NARROW, el.bfloat16, el.float16)  # elements and scale formats
 SIGNED = tuple(e for e in NARROW if e.signed)
 RULES: tuple[scales.ScaleRule, ...] = ("ceil", "floor", "even")
-PAIRS = ((el.float4_e2m1fn, el.float8_e4m3fn), (el.float8_e5m2, el.float8_e5m2), (el.int8, el.float8_e4m3fn))
+PAIRS = (
+    (el.float4_e2m1fn, el.float8_e4m3fn), (el.float8_e5m2, el.float8_e5m2), (el.int8, el.float8_e4m3fn),
+    (el.int4, el.float16),
+)  # fmt: skip
 
 
 def _row(element: Element) -> str:
@@ -40,9 +44,11 @@ def _function(name: str, arguments: str, value: str, out: str = "unsigned") -> s
 @cache
 def library() -> Any:
     text = '#include "scales.cuh"\n'
-    for e in NARROW:
+    for e in CODED:
         for clamp in (0, 1):
             text += _function(f"encode_{e.name}_{clamp}", "", f"encode<{_row(e)}, {clamp}>(x[i])")
+            if e.bits <= 8:
+                text += _function(f"cut_{e.name}_{clamp}", "", f"encode_toward_zero<{_row(e)}, {clamp}>(x[i])")
         text += _function(f"decode_{e.name}", "", f"decode<{_row(e)}>((unsigned)x[i])", "float")
     e2m1 = _row(el.float4_e2m1fn)
     text += _function("e2m1_fast", f"static_assert(IS_E2M1<{e2m1}>);", f"encode_e2m1<{e2m1}>(x[i])")
@@ -93,11 +99,18 @@ def equal(got: np.ndarray, want: np.ndarray) -> bool:
     return np.array_equal(got.view(np.uint32), want.astype(np.float32).view(np.uint32))
 
 
-@pytest.mark.parametrize("element", NARROW, ids=lambda e: e.name)
+@pytest.mark.parametrize("element", CODED, ids=lambda e: e.name)
 @pytest.mark.parametrize("overflow", ["saturate", "nonsat"])
 def test_encode(element: Element, overflow: Any) -> None:
     got = call(f"encode_{element.name}_{int(overflow == 'saturate')}", floats())
     assert np.array_equal(got, encode(floats(), element, overflow=overflow))
+
+
+@pytest.mark.parametrize("element", NARROW, ids=lambda e: e.name)
+@pytest.mark.parametrize("overflow", ["saturate", "nonsat"])
+def test_encode_toward_zero(element: Element, overflow: Any) -> None:
+    got = call(f"cut_{element.name}_{int(overflow == 'saturate')}", floats())
+    assert np.array_equal(got, encode(floats(), element, overflow=overflow, rounding="toward_zero"))
 
 
 def test_encode_e2m1_on_the_float_pipe() -> None:
@@ -108,9 +121,9 @@ def test_encode_e2m1_on_the_float_pipe() -> None:
     assert np.array_equal(call("e2m1_fast", x), encode(x, el.float4_e2m1fn))
 
 
-@pytest.mark.parametrize("element", NARROW, ids=lambda e: e.name)
+@pytest.mark.parametrize("element", CODED, ids=lambda e: e.name)
 def test_decode(element: Element) -> None:
-    codes = np.arange(1 << element.bits, dtype=np.uint8)
+    codes = np.arange(1 << element.bits, dtype=element.storage)
     got, want = call(f"decode_{element.name}", codes, dtype=np.float32), decode(codes, element).astype(np.float32)
     assert np.array_equal(got, want, equal_nan=True)
     assert np.array_equal(np.signbit(got[~np.isnan(want)]), np.signbit(want[~np.isnan(want)]))
@@ -137,14 +150,14 @@ def test_float32_scales(element: Element, power: bool) -> None:
         assert equal(got, scales.fp32_from_amax(amaxes(), element, power_of_two=power, epsilon=epsilon))
 
 
-@pytest.mark.parametrize("number", range(len(PAIRS)), ids=["nvfp4", "e5m2 twice", "int8"])
+@pytest.mark.parametrize("number", range(len(PAIRS)), ids=["nvfp4", "e5m2 twice", "int8", "int4 fp16"])
 def test_two_level_scales(number: int) -> None:
     element, scale = PAIRS[number]
     x = amaxes()
     assert equal(call(f"s_enc_{number}", x, dtype=np.float32), scales.s_enc(x, element, scale))
     assert equal(call(f"tensor_{number}", x, dtype=np.float32), scales.tensor_scale_from_amax(x, element, scale))
     assert equal(call("from_tensor_scale", x, dtype=np.float32), scales.s_enc_from_tensor_scale(x))
-    codes = np.arange(scale.max_code + 1, dtype=np.uint8)
+    codes = np.arange(scale.max_code + 1, dtype=scale.storage)
     for a in (0.75, 6.5, 1.015625, 3e-39, 1e30):
         factor = float(scales.s_enc(a, element, scale))
         assert np.array_equal(call(f"block_{number}", x, factor), scales.nvfp4_block_scale(x, factor, element, scale))

@@ -15,7 +15,8 @@ import pytest
 from nvfp.dtypes import elements as el
 from nvfp.dtypes.block import quantize_exact
 from nvfp.dtypes.codec import encode, round_to_odd32
-from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, mxfp8_e4m3, nvfp4
+from nvfp.dtypes.conventions import PLAIN, apply_convention
+from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, mxfp4, mxfp6_e3m2, mxfp8_e4m3, mxint8, nvfp4
 from nvfp.dtypes.packing import pack
 from nvfp.dtypes.scale_layout import to_k_major128, to_tiles128x4
 from nvfp.kernels.cuda import amax, cast, dequantize, quantize, scale_layout, transpose
@@ -26,7 +27,7 @@ from nvfp.kernels.cuda._quantize_tiles import tile_call
 from nvfp.kernels.dequantize import plain_scales
 from nvfp.kernels.operand import Operand
 from tests.kernels.cuda import emulator
-from tests.kernels.quantized import BF16, F32, F64, check_operand, nvfp4_2d, same_bits, values
+from tests.kernels.quantized import BF16, F32, F64, MADE, check_operand, nvfp4_2d, same_bits, values
 from tests.oracles.dequantize import dequantize as dequantize_oracle
 
 B128, B128_2D = fp8_e4m3_b128, fp8_e4m3_b128.replace(block=(128, 128))
@@ -45,7 +46,8 @@ def run(
 ) -> tuple[Operand | None, Operand | None]:
     arguments = {
         "row": True, "col": x.ndim == 2, "scale": None, "amax": NONE, "tensor_scale": NONE, "amax_out": NONE,
-        "amax_epsilon": 0.0, "overflow": "saturate", "scale_layout": "plain", **options,
+        "amax_epsilon": 0.0, "rounding": "even", "rng": None, "overflow": "saturate", "scale_layout": "plain",
+        "steps": PLAIN, **options,
     }  # fmt: skip
     return quantize.quantize(x, fmt, axis=max(x.ndim - 1, 0) if axis is None else axis, **arguments)
 
@@ -115,12 +117,41 @@ def test_generic_variant_equals_the_tile_variants(fmt: QuantDType, monkeypatch: 
     check(x, fmt, *run(x, fmt))
 
 
+USERS = tuple(fmt for fmt in MADE if fmt.name in ("e3m2_b24", "int4_bf16", "int4_2d", "int4_mx"))
+OTHER_ELEMENTS = (mxfp6_e3m2, mxfp4.replace(scale_rule="even"), mxint8)
+
+
+@pytest.mark.parametrize("fmt", (*OTHER_ELEMENTS, *USERS), **by_name)
+def test_other_elements_and_formats_of_users(fmt: QuantDType) -> None:
+    for kind, shape in (("wide", (70, 130)), ("nonfinite", (33, 50))):
+        x = values(kind, shape, BF16)
+        sides = run(x, fmt)
+        check(x, fmt, *sides)
+        for side in sides:
+            assert side is not None
+            got = dequantize.dequantize(side, F32, tensor_factors=True, out=None)
+            assert same_bits(got, dequantize_oracle(side, F32))
+
+
+@pytest.mark.parametrize(
+    ("stack", "fmt"),
+    [("modelopt", nvfp4), ("compressed-tensors", nvfp4), ("microxcaling", mxint8), ("mlx", mxfp8_e4m3),
+     ("torchao", mxfp4.replace(scale_rule="even", name="mxfp4_even")), ("compressed-tensors", mxfp4)],
+    ids=str,
+)  # fmt: skip
+def test_conventions(stack: str, fmt: QuantDType) -> None:
+    row, steps = apply_convention(fmt, stack)
+    for kind, shape in (("nonfinite", (33, 50)), ("zeros", (5, 40)), ("huge", (3, 64)), ("tiny", (3, 64))):
+        x = values(kind, shape)
+        check(x, row, *run(x, row, steps=steps), convention=stack)
+
+
 def test_routes() -> None:
     """Matrices with contiguous rows or columns take a tile variant; what cannot falls to the generic one."""
 
     def variant(x: np.ndarray, fmt: QuantDType, *, axis: int = 1, col: bool = True) -> str | None:
         where = plan(fmt, x.shape, axis, True, col, "plain")
-        found = tile_call(where, fmt, x.dtype, x.shape, element_strides(x), True, True, False)
+        found = tile_call(where, fmt, x.dtype, x.shape, element_strides(x), True, True, "even", False)
         return found and found.variant
 
     x = values("normal", (64, 96), BF16)
@@ -278,6 +309,8 @@ def test_cast() -> None:
     for overflow in ("saturate", "nonsat"):
         codes = convert(x, e5m2.dtype, target=e5m2, overflow=overflow)
         assert same_bits(codes, encode(x, e5m2, overflow=overflow))
+        codes = convert(x, e5m2.dtype, target=e5m2, overflow=overflow, rounding="toward_zero")
+        assert same_bits(codes, encode(x, e5m2, overflow=overflow, rounding="toward_zero"))
 
 
 def test_moves() -> None:

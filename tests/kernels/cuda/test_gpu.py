@@ -16,7 +16,17 @@ from nvfp.dtypes import elements as el
 from nvfp.dtypes.block import quantize_exact
 from nvfp.dtypes.codec import encode
 from nvfp.dtypes.elements import Element
-from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, nvfp4
+from nvfp.dtypes.formats import (
+    QuantDType,
+    fp8_e4m3,
+    fp8_e5m2,
+    mxfp4,
+    mxfp6_e3m2,
+    mxfp8_e4m3,
+    mxfp8_e5m2,
+    mxint8,
+    nvfp4,
+)
 from nvfp.kernels.amax import amax
 from nvfp.kernels.cast import cast
 from nvfp.kernels.cuda._launch import count_launches
@@ -27,7 +37,7 @@ from tests.devices import to_device, to_numpy
 from tests.kernels.quantized import BF16, F32, check_sides, nvfp4_2d, same_bits, values
 
 pytestmark = pytest.mark.gpu
-ROWS = (fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, nvfp4, nvfp4_2d)
+ROWS = (fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e3m2, mxfp4, mxint8, nvfp4, nvfp4_2d)
 by_name = {"ids": lambda row: row.name}
 
 

@@ -18,12 +18,17 @@ struct Format {
   static constexpr unsigned MASK = ~0u >> (32 - BITS);
   // Float32 exponent field of the smallest normal value, and of the largest finite one.
   static constexpr int LEAST = 127 + 1 - BIAS;
-  static constexpr int MOST = INT ? 127 : (int)(MAX_CODE >> MANTISSA) - BIAS + 127;
+  static constexpr int TOP = INT ? BITS - 2 : MANTISSA;  // mantissa bits of the largest value
+  static constexpr int MOST = INT ? 127 + TOP - MANTISSA : (int)(MAX_CODE >> MANTISSA) - BIAS + 127;
   // Bits of the largest finite value as float32 (every element format's largest value is normal there).
   static constexpr unsigned MAX_BITS =
-      INT ? (127u << 23) | ((MAX_CODE << (23 - MANTISSA)) & 0x7fffffu)
-          : ((unsigned)MOST << 23) | ((MAX_CODE & ((1u << MANTISSA) - 1u)) << (23 - MANTISSA));
+      ((unsigned)MOST << 23) | ((MAX_CODE & ((1u << TOP) - 1u)) << (23 - TOP));
 };
+
+// What stores one code: a byte, or the 16 bits of a wider scale format.
+template <bool WIDE> struct CodeType { using type = unsigned char; };
+template <> struct CodeType<true> { using type = unsigned short; };
+template <class F> using StoredCode = typename CodeType<(F::BITS > 8)>::type;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 #define NVFP_HARDWARE_FP8 1
@@ -50,6 +55,16 @@ __device__ __forceinline__ unsigned encode_float(float x) {
   return nan ? F::NAN_CODE : code;
 }
 
+// Float32 cut short: bfloat16, for which the C of encode_float would lie beyond float32.
+template <class F, bool Clamp>
+__device__ __forceinline__ unsigned encode_short(float x) {
+  constexpr int SHIFT = 23 - F::MANTISSA;
+  const unsigned bits = __float_as_uint(x), a = bits & 0x7fffffffu;
+  unsigned code = (a + (1u << (SHIFT - 1)) - 1u + ((a >> SHIFT) & 1u)) >> SHIFT;
+  if (code > F::MAX_CODE) code = Clamp ? F::MAX_CODE : F::OVERFLOW_CODE;
+  return a > 0x7f800000u ? F::NAN_CODE : code | ((bits >> (32 - F::BITS)) & F::SIGN_CODE);
+}
+
 // Two's complement fixed point: round(x * 2^mantissa) to nearest even, clamped; NaN is 0.
 template <class F>
 __device__ __forceinline__ unsigned encode_integer(float x) {
@@ -74,7 +89,28 @@ template <class F, bool Clamp>
 __device__ __forceinline__ unsigned encode(float x) {
   if constexpr (F::E8M0) return encode_power_of_two<F, Clamp>(x);
   else if constexpr (F::INT) return encode_integer<F>(x);
+  else if constexpr (F::EXPONENT == 8) return encode_short<F, Clamp>(x);
   else return encode_float<F, Clamp>(x);
+}
+
+// Cut off toward zero. What is finite and too large becomes the largest value; infinities follow Clamp.
+template <class F, bool Clamp>
+__device__ __forceinline__ unsigned encode_toward_zero(float x) {
+  const unsigned bits = __float_as_uint(x), a = bits & 0x7fffffffu, infinity = Clamp ? F::MAX_CODE : F::OVERFLOW_CODE;
+  if (a > 0x7f800000u) return F::NAN_CODE;
+  if constexpr (F::E8M0) {
+    return bits > 0x80000000u ? F::NAN_CODE : a == 0x7f800000u ? infinity : a >> 23;
+  } else if constexpr (F::INT) {
+    constexpr float STEPS = (float)(1 << F::MANTISSA), MOST = (float)(F::MAX_CODE + 1u);
+    const unsigned k = min((unsigned)fminf(__fmul_rn(__uint_as_float(a), STEPS), MOST), F::MAX_CODE + (bits >> 31));
+    return (bits >> 31 ? 0u - k : k) & F::MASK;
+  } else {
+    constexpr unsigned LEAST = (unsigned)F::LEAST << 23;
+    constexpr float SUBNORMALS = (float)(1u << (F::MANTISSA + F::BIAS - 1));  // 1 / the smallest one
+    const unsigned code = a >= LEAST ? (a >> (23 - F::MANTISSA)) - ((unsigned)(F::LEAST - 1) << F::MANTISSA)
+                                     : (unsigned)__fmul_rn(__uint_as_float(a), SUBNORMALS);
+    return (a == 0x7f800000u ? infinity : min(code, F::MAX_CODE)) | ((bits >> (32 - F::BITS)) & F::SIGN_CODE);
+  }
 }
 
 // Two codes, the first in the low byte. Ada and newer convert pairs to E4M3 and E5M2 in one instruction.

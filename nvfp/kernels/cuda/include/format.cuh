@@ -7,6 +7,21 @@
 
 enum : int { FLOAT_SCALE = 0, E8M0_SCALE = 1, TWO_LEVEL = 2 };
 
+// What a convention changes (nvfp/dtypes/conventions.py): order of operations, code in place of a scale of 0, least
+// narrow scale (bits), mantissa bits of rule even (-1: the element's), whether a finite amax that rounds up to 2^128
+// makes a NaN block, whether integer codes are symmetric, whether -0 loses its sign. Only quantize.cu takes CONVENTION.
+#ifndef CONVENTION
+#define CONVENTION 0, 0, 0, -1, 0, 0, 0
+#endif
+enum : int { MULTIPLY = 0, MODELOPT = 1, COMPRESSED_TENSORS = 2 };
+template <int ORDER_, unsigned ZERO_, unsigned LEAST_, int EVEN_BITS_, int EVEN_OVERFLOW_, int SYMMETRIC_, int UNSIGNED_ZERO_>
+struct StepsOf {
+  static constexpr int ORDER = ORDER_, EVEN_BITS = EVEN_BITS_;
+  static constexpr unsigned ZERO = ZERO_, LEAST = LEAST_;
+  static constexpr bool EVEN_OVERFLOW = EVEN_OVERFLOW_, SYMMETRIC = SYMMETRIC_, UNSIGNED_ZERO = UNSIGNED_ZERO_;
+};
+using Steps = StepsOf<CONVENTION>;
+
 using Element = Format<ELEMENT>;
 using Scale = Format<SCALE>;
 
@@ -19,7 +34,9 @@ struct Tensor {
 // The level of the tensor, from A or (without it) from the decode factor that is given.
 __device__ __forceinline__ Tensor tensor_level(const float* amax, const float* given, float epsilon, float overflow) {
   Tensor t;
-  if constexpr (FAMILY == TWO_LEVEL) {
+  if constexpr (FAMILY == TWO_LEVEL && Steps::ORDER != MULTIPLY) {
+    t.decode_factor = divided_tensor_factor<Element, Scale, Steps::ORDER == MODELOPT>(amax, given);
+  } else if constexpr (FAMILY == TWO_LEVEL) {
     float factor = 1.0f;
     if constexpr (TENSOR_SCALE) {
       factor = amax != nullptr ? s_enc<Element, Scale>(*amax) : s_enc_from_tensor_scale(*given);
@@ -35,7 +52,11 @@ __device__ __forceinline__ Tensor tensor_level(const float* amax, const float* g
 // The decode factor to store; one thread of a launch calls it.
 __device__ __forceinline__ void store_tensor_scale(const float* amax, const float* given, float* stored) {
   if constexpr (TENSOR_SCALE) {
-    *stored = given != nullptr ? *given : tensor_scale_from_amax<Element, Scale>(*amax);
+    if constexpr (Steps::ORDER == COMPRESSED_TENSORS) {
+      *stored = given != nullptr ? *given : __fdiv_rn(1.0f, divided_tensor_factor<Element, Scale, false>(amax, given));
+    } else {
+      *stored = given != nullptr ? *given : tensor_scale_from_amax<Element, Scale>(*amax);
+    }
   }
 }
 
@@ -54,6 +75,7 @@ struct Block {
 
 __device__ __forceinline__ float multiplier_of(unsigned stored, const Tensor& t) {
   if constexpr (FAMILY == E8M0_SCALE) return e8m0_multiplier(stored);
+  else if constexpr (Steps::ORDER != MULTIPLY) return divisor<Scale, Steps::ORDER == MODELOPT>(stored, t.decode_factor);
   else return two_level_multiplier<Scale>(stored, t.decode_factor);
 }
 
@@ -65,8 +87,13 @@ __device__ __forceinline__ Block block_scale(unsigned m, bool bad, const Tensor&
     b.multiplier = fp32_multiplier<Element, POWER_OF_TWO>(__uint_as_float(m), t.epsilon, t.overflow);
     b.stored = b.bad ? 0x7fc00000u : __float_as_uint(__fdiv_rn(1.0f, b.multiplier));
   } else {
-    if constexpr (FAMILY == E8M0_SCALE) b.stored = e8m0_code<Element, SCALE_RULE>(m);
-    else b.stored = two_level_code<Scale>(__uint_as_float(m), t.per_element);
+    if constexpr (FAMILY == E8M0_SCALE) {
+      constexpr int EVEN_BITS = Steps::EVEN_BITS < 0 ? Element::TOP : Steps::EVEN_BITS;
+      b.stored = m == 0u ? Steps::ZERO : e8m0_code<Element, SCALE_RULE, EVEN_BITS>(m);
+      if constexpr (Steps::EVEN_OVERFLOW && SCALE_RULE == EVEN && NAN_BLOCK) b.bad |= m >= 0x7f800000u - (1u << (22 - EVEN_BITS));
+    } else if constexpr (Steps::ORDER != MULTIPLY) {
+      b.stored = divided_code<Element, Scale, Steps>(__uint_as_float(m), t.decode_factor);
+    } else b.stored = two_level_code<Scale>(__uint_as_float(m), t.per_element);
     b.multiplier = multiplier_of(b.stored, t);
     if (b.bad) b.stored = Scale::NAN_CODE;
   }
@@ -79,12 +106,15 @@ __device__ __forceinline__ Block block_scale(unsigned m, const Tensor& t) {
 
 __device__ __forceinline__ void store_scale(void* scales, long long at, unsigned stored) {
   if constexpr (FAMILY == FLOAT_SCALE) static_cast<unsigned*>(scales)[at] = stored;
-  else static_cast<unsigned char*>(scales)[at] = (unsigned char)stored;
+  else static_cast<StoredCode<Scale>*>(scales)[at] = (StoredCode<Scale>)stored;
 }
 
 // The code of every element of a NaN block.
 constexpr unsigned BAD_CODE = Element::NAN_ ? Element::NAN_CODE : 0u;
 
 __device__ __forceinline__ unsigned code_of(float x, const Block& b) {
-  return b.bad ? BAD_CODE : encode<Element, SATURATE>(__fmul_rn(x, b.multiplier));
+  float y = Steps::ORDER == MULTIPLY ? __fmul_rn(x, b.multiplier) : __fdiv_rn(x, b.multiplier);
+  if constexpr (Steps::UNSIGNED_ZERO) y = __fadd_rn(y, 0.0f);  // -0 + 0 is 0
+  if constexpr (Element::INT && Steps::SYMMETRIC) y = y < -largest<Element>() ? -largest<Element>() : y;
+  return b.bad ? BAD_CODE : encode<Element, SATURATE>(y);
 }

@@ -4,19 +4,31 @@
 // neighbours in a column, which are neighbours in the transposed codes.
 //
 // Macros: T_IN, those of format.cuh, ROW, COL (which copies are written), LAYOUT (of the scales: PLAIN, TILES or
-// K_MAJOR, see nvfp/dtypes/scale_layout.py), TILE_COLUMNS, HELD (pieces of a thread, 1 unless set).
+// K_MAJOR, see nvfp/dtypes/scale_layout.py), TILE_COLUMNS, HELD (pieces of a thread, 1 unless set), ROUNDING (0 nearest
+// even, 1 by random numbers, 2 toward zero; 0 unless set).
 #pragma once
 #include "format.cuh"
 #include "tiles.cuh"
 #include "vec.cuh"
+#ifndef ROUNDING
+#define ROUNDING 0
+#endif
+#if ROUNDING
+#include "stochastic.cuh"
+#define RANDOM_PARAMETERS , unsigned long long key, unsigned row_stream, unsigned col_stream, const long long* step
+#define RANDOM_STREAMS {random_stream(key, row_stream, step), random_stream(key, col_stream, step)}
+#else
+#define RANDOM_PARAMETERS
+#define RANDOM_STREAMS {}
+#endif
 
 constexpr int THREADS = 256;
 // Blocks per multiprocessor that registers must allow: their loads in flight hide the latency of memory. As many as
 // go without local memory, which NVRTC 13.5 uses for two-level scales at 6.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-constexpr int RESIDENT = sizeof(T_IN) < 4 ? 5 : 4;
+constexpr int RESIDENT = ROUNDING ? 4 : sizeof(T_IN) < 4 ? 5 : 4;
 #else
-constexpr int RESIDENT = sizeof(T_IN) < 4 ? (TENSOR_SCALE ? 5 : 6) : 4;
+constexpr int RESIDENT = ROUNDING ? 4 : sizeof(T_IN) < 4 ? (TENSOR_SCALE ? 5 : 6) : 4;
 #endif
 #ifndef HELD
 #define HELD 1
@@ -105,6 +117,36 @@ __device__ __forceinline__ Codes encode_piece(const float (&x)[PIECE], const Blo
   return codes;
 }
 
+// Rounding by random numbers: the numbers of a piece, the streams of both copies. Without it all of this is empty.
+#if ROUNDING
+struct Streams { Random row, col; };
+
+__device__ __forceinline__ Numbers piece_numbers(const Random& random, long long e) {
+  if constexpr (ROUNDING == 1) return sixteen_numbers(random, (unsigned long long)e);
+  else return Numbers{};  // zeros
+}
+__device__ __forceinline__ Numbers row_numbers(const Streams& s, long long e) { return piece_numbers(s.row, e); }
+__device__ __forceinline__ Numbers col_numbers(const Streams& s, long long e) { return piece_numbers(s.col, e); }
+
+__device__ __forceinline__ Codes encode_piece(const float (&x)[PIECE], const Block& b, const Numbers& numbers) {
+  constexpr int PER = Element::PACKED ? 8 : 4, BITS = Element::PACKED ? 4 : 8;
+  Codes codes;
+#pragma unroll
+  for (int w = 0; w < WORDS; ++w) {
+    codes.word[w] = 0;
+#pragma unroll
+    for (int i = 0; i < PER; ++i) codes.word[w] |= random_code(x[PER * w + i], b, numbers.at(PER * w + i)) << BITS * i;
+  }
+  return codes;
+}
+#else
+struct Streams {};
+struct Numbers {};
+__device__ __forceinline__ Numbers row_numbers(const Streams&, long long) { return {}; }
+__device__ __forceinline__ Numbers col_numbers(const Streams&, long long) { return {}; }
+__device__ __forceinline__ Codes encode_piece(const float (&x)[PIECE], const Block& b, const Numbers&) { return encode_piece(x, b); }
+#endif
+
 // The same words from 16 unpacked codes.
 __device__ __forceinline__ Codes gather_piece(const unsigned char (&x)[PIECE]) {
   constexpr int BITS = Element::PACKED ? 4 : 8, PER = 32 / BITS;
@@ -178,4 +220,31 @@ struct alignas(16) Shared {
 #pragma unroll
     for (int i = 0; i < PIECE; ++i) x[i] = at[r + i][c];
   }
+};
+
+// The random numbers of a column copy: made along the rows, where 16 neighbours share a draw, and read along the columns.
+struct NumberTile {
+#if ROUNDING == 1
+  using T = typename CodeType<(RANDOM_BITS > 8)>::type;
+  Shared<T> tile;
+
+  __device__ __forceinline__ void write(int r, int c, const Numbers& numbers) {
+    Vec<T, PIECE> v;
+#pragma unroll
+    for (int i = 0; i < PIECE; ++i) v.at[i] = (T)numbers.at(i);
+    tile.write(r, c, v);
+  }
+  __device__ __forceinline__ Numbers column(int r, int c) const {
+    constexpr int PER_WORD = 32 / RANDOM_BITS;
+    T x[PIECE];
+    tile.column(r, c, x);
+    Numbers numbers{};
+#pragma unroll
+    for (int i = 0; i < PIECE; ++i) numbers.word[i / PER_WORD] |= (unsigned)x[i] << i % PER_WORD * RANDOM_BITS;
+    return numbers;
+  }
+#else
+  __device__ __forceinline__ void write(int, int, const Numbers&) {}
+  __device__ __forceinline__ Numbers column(int, int) const { return Numbers{}; }
+#endif
 };

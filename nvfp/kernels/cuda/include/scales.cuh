@@ -21,7 +21,7 @@ __device__ __forceinline__ float capped(float x) {
 }
 
 // e8m0_from_amax, from the bits of amax, by comparing significands: never a float logarithm.
-template <class E, int Rule>
+template <class E, int Rule, int EvenBits = E::TOP>
 __device__ __forceinline__ unsigned e8m0_code(unsigned amax) {
   if (amax >= 0x7f800000u) return amax == 0x7f800000u ? 254u : 255u;
   if (amax == 0u) return 0u;
@@ -32,7 +32,7 @@ __device__ __forceinline__ unsigned e8m0_code(unsigned amax) {
     m = (amax << shift) & 0x7fffffu;
     k = 1 - shift;
   }
-  constexpr unsigned LIMIT = Rule == EVEN ? 0x800000u - (1u << (22 - E::MANTISSA)) - 1u : E::MAX_BITS & 0x7fffffu;
+  constexpr unsigned LIMIT = Rule == EVEN ? 0x800000u - (1u << (22 - EvenBits)) - 1u : E::MAX_BITS & 0x7fffffu;
   int code = k - (E::MOST - 127) + (Rule != FLOOR && m > LIMIT ? 1 : 0);
   return (unsigned)max(0, min(code, 254));
 }
@@ -77,4 +77,30 @@ __device__ __forceinline__ unsigned two_level_code(float amax, float per_element
 template <class S>
 __device__ __forceinline__ float two_level_multiplier(unsigned code, float decode_factor) {
   return capped(__fdiv_rn(1.0f, __fmul_rn(decode<S>(code), decode_factor)));
+}
+
+// divided_tensor_level, divided_block_scale, divisor: conventions that divide. A divisor of 0 is the least float32.
+__device__ __forceinline__ float above_zero(float x) { return fmaxf(x, __uint_as_float(1u)); }
+
+template <class E, class S, bool Modelopt>
+__device__ __forceinline__ float divided_tensor_factor(const float* amax, const float* given) {
+  if constexpr (Modelopt) {
+    return given != nullptr ? *given : tensor_scale_from_amax<E, S>(*amax);
+  } else {
+    const float factor = amax != nullptr ? __fmul_rn(__fdiv_rn(1.0f, *amax), product_of_largest<E, S>()) : __fdiv_rn(1.0f, *given);
+    return (__float_as_uint(factor) & 0x7fffffffu) < 0x7f800000u ? factor : 1.0f;
+  }
+}
+template <class S, bool Modelopt>
+__device__ __forceinline__ float divisor(unsigned code, float tensor) {
+  return above_zero(Modelopt ? __fmul_rn(decode<S>(code), tensor) : __fdiv_rn(decode<S>(code), tensor));
+}
+template <class E, class S, class How>
+__device__ __forceinline__ unsigned divided_code(float amax, float tensor) {
+  constexpr bool MODELOPT_ORDER = How::ORDER == 1;
+  float wanted = MODELOPT_ORDER ? __fdiv_rn(amax, above_zero(__fmul_rn(largest<E>(), tensor)))
+                                : __fmul_rn(tensor, __fdiv_rn(amax, largest<E>()));
+  if (wanted > 0.0f) wanted = fmaxf(wanted, __uint_as_float(How::LEAST));
+  const unsigned code = encode<S, true>(wanted);
+  return code == 0u ? How::ZERO : code;
 }
