@@ -6,8 +6,9 @@
 // the elements. No shared memory, no barriers. Every operation is one float32 operation in a fixed order.
 // Bytes moved per element: sizeof(T_IN) in, once by each kernel (4-over-6 rereads its block from the caches).
 //
-// Macros: T_IN, those of format.cuh, LAST (1: blocks along the columns, 0: along the rows), SEARCH (0 none, 1 sums of |d|, 2 of d * d), PRODUCT (float32 bits of largest element
-// * bound of the scales), PER_ROW, ACROSS (length of a block across the axis).
+// Macros: T_IN, those of format.cuh, LAST (1: blocks along the columns, 0: along the rows), SEARCH (0 none, 1 sums of |d|,
+// 2 of d * d), PRODUCT (float32 bits of largest element * bound of the scales), PER_ROW, ACROSS (length of a block across
+// the axis).
 #include "quantize_view.cuh"
 
 __device__ __forceinline__ float product() { return __uint_as_float(PRODUCT); }
@@ -73,7 +74,8 @@ __device__ __forceinline__ float error(const View& v, const Corner& o, float mul
   return sum;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Three blocks per multiprocessor: without that bound NVRTC 13.5 keeps to 64 registers and spills.
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
 quantize_levels(const T_IN* __restrict__ x, long long batch, long long rows, long long columns, long long batch_stride,
                 long long row_stride, long long column_stride, long long block_rows, long long block_columns,
                 void* scale, float* multipliers, const float* amax, const float* given, float* stored) {
