@@ -30,12 +30,13 @@ class Usage:
 
 
 def usage(instance: Instance, arch: str) -> Usage:
-    """Compile ``instance`` for ``arch`` (cache aside) and return what it uses.
+    """Compile ``instance`` for ``arch`` anew, into the cache, and return what it uses.
 
     Raises:
         KernelError: it does not compile, or ptxas reports nothing.
     """
-    _, log = _loader.compile_cubin(instance, arch, ("--ptxas-options=-v",))
+    code, log = _loader.compile_cubin(instance, arch, ("--ptxas-options=-v",))
+    _loader.keep(instance, arch, code)  # the option adds to the log only
     for name, stack, stores, loads, registers in _FUNCTION.findall(log):
         if name == instance.name:
             return Usage(int(registers), int(stack), int(stores) + int(loads))
@@ -100,15 +101,16 @@ def _compile(jobs: list[tuple[Instance, str]], *, report: bool) -> list[str]:
     lines = []
     for instance, arch in _progress(jobs):
         try:
-            _loader.cubin(instance, arch)
-            used = usage(instance, arch) if report else None
+            if not report:
+                _loader.cubin(instance, arch)
+                continue
+            used = usage(instance, arch)
         except NvfpError as error:
             lines.append(f"failed {arch} {instance}\n{error}")
             continue
-        if used is not None:
-            print(f"{arch:8} {used.registers:3} registers {used.stack:3} B stack {used.spills:3} B spilled  {instance}")
-            if used.spills:
-                lines.append(f"spills {arch} {instance}: {used.spills} bytes")
+        print(f"{arch:8} {used.registers:3} registers {used.stack:3} B stack {used.spills:3} B spilled  {instance}")
+        if used.spills:
+            lines.append(f"spills {arch} {instance}: {used.spills} bytes")
     return lines
 
 

@@ -138,6 +138,11 @@ def cubin(instance: Instance, arch: str) -> bytes:
     return found
 
 
+def keep(instance: Instance, arch: str, code: bytes) -> None:
+    """Put machine code that `compile_cubin` made into the disk cache."""
+    _store(cache_dir())[cache_key(instance, arch)] = code
+
+
 def compile_cubin(instance: Instance, arch: str, extra: tuple[str, ...] = ()) -> tuple[bytes, str]:
     """Compile without any cache and return (cubin, NVRTC's log).
 
