@@ -13,6 +13,7 @@ from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.device import Device, check_usable, default_device
 from nvfp.dtypes.dense import DENSE, DType, as_dtype, complex64, float32, is_narrow
+from nvfp.dtypes.formats import QuantDType
 from nvfp.errors import ArgumentError, DTypeError, IntegerOverflowError, ShapeError, message
 from nvfp.kernels.cast import cast
 
@@ -104,13 +105,14 @@ def _read(obj: Any, device: Any, dtype: DType | None) -> tuple[Array, bool]:
         ) from None
     if not isinstance(obj, np.ndarray):
         found = _held(values, found, dtype)
-    if not isinstance(obj, np.ndarray | np.generic) and found.dtype.isbuiltin == 1:
+    default = dtype is None or isinstance(dtype, QuantDType)  # another dtype is rounded to once, from float64
+    if default and not isinstance(obj, np.ndarray | np.generic) and found.dtype.isbuiltin == 1:
         with np.errstate(over="ignore"):  # beyond float32: inf, as every cast
             found = found.astype({"f": float32, "c": complex64}.get(found.dtype.kind, found.dtype), copy=False)
     raw = _canonical(found)
     x = wrap(raw.view(np.uint8), raw.dtype) if is_narrow(raw.dtype) else wrap(raw)
     target = default_device() if device is None else Device(device)
-    shared = isinstance(obj, np.ndarray) and raw.ctypes.data == obj.ctypes.data and target.type == "cpu"
+    shared = isinstance(obj, np.ndarray) and target.type == "cpu" and (raw is obj or np.may_share_memory(raw, obj))
     return nf.to_device(x, target), not shared
 
 
@@ -138,11 +140,16 @@ def _unwrapped(obj: Any) -> Any:
     return obj
 
 
+_OWN = frozenset(map(id, DENSE.values()))
+
+
 def _canonical(found: np.ndarray) -> np.ndarray:
     """The same values under the one instance of their dtype, in native byte order.
 
     Equal dtypes can be different objects (after unpickling, say); nvfp compares them with ``is``.
     """
+    if id(found.dtype) in _OWN:
+        return found
     native = found.dtype.newbyteorder("=")
     dtype = DENSE.get(native.name)
     if dtype is None or dtype != native:

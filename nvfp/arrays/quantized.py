@@ -10,8 +10,10 @@ import numpy as np
 
 from nvfp.arrays import blocks
 from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.dlpack import take_in_codes
 from nvfp.arrays.printing import format_values
 from nvfp.arrays.registry import nf
+from nvfp.arrays.storage import Storage
 from nvfp.autograd.tape import Leaf, Node
 from nvfp.dtypes.dense import as_dtype, float32, is_narrow
 from nvfp.dtypes.elements import Element
@@ -25,10 +27,11 @@ class QuantizedArray(Array):
     """An array of a quantized dtype. Make one with ``x.astype(nf.mxfp8)``, `nf.quantize` or `from_parts`.
 
     Values are ``code * scale[block] * tensor_scale``. Operations that move whole blocks (transpose,
-    slices on block borders, indices on other axes, reshape that keeps the block axis last) act on
-    codes and scales, so ``asarray(op(q)) == op(asarray(q))`` exactly; one that would cut a block
-    raises `BlockIndexError`. Products (`nf.matmul`) compute on the codes. Every other function
-    computes on the dequantized values and gives a dense result. Immutable.
+    slices on block borders, indices, flip, roll and repeat on other axes, reshape that keeps the block
+    axis, concat, stack and tile of whole blocks, broadcast) act on codes and scales, so
+    ``asarray(op(q)) == op(asarray(q))`` exactly; one that would cut a block raises `BlockIndexError` or
+    `ShapeError`. Products (`nf.matmul`) compute on the codes. Every other function computes on the
+    dequantized values and gives a dense result. Immutable.
 
     Attributes:
         dtype: the `QuantDType`.
@@ -87,8 +90,9 @@ class QuantizedArray(Array):
 
     @property
     def tensor_scale(self) -> Array | None:
-        """The decode factor of the whole tensor, or None for formats without one."""
-        return None if self.operand.tensor_scale is None else wrap(self.operand.tensor_scale)
+        """The decode factor of the whole tensor (or one per row, in logical order); None for formats without one."""
+        word = blocks.plain(self.operand).tensor_scale
+        return None if word is None else wrap(word)
 
     @staticmethod
     def from_parts(
@@ -104,6 +108,7 @@ class QuantizedArray(Array):
 
         Args:
             codes: uint8 codes (or the element dtype); 4-bit codes two per byte along ``axis``, low nibble first.
+                Any of the three may be another library's tensor (DLPack), torch's ``float4_e2m1fn_x2`` too.
             scale: block scales in the scale dtype or as its codes (uint8, uint16; float32 for float32 scales);
                 decode factors.
             dtype: a quantized dtype.
@@ -125,7 +130,7 @@ class QuantizedArray(Array):
         format = as_dtype(dtype)
         if not isinstance(format, QuantDType):
             raise DTypeError(message("from_parts", "a quantized dtype", format, "use nf.asarray for dense arrays"))
-        codes = nf.asarray(codes)
+        codes = _codes(codes, format)
         raw_codes = _part("codes", codes, _shown(format.element), np.dtype(np.uint8))
         kept = float32 if format.scale_family == "float32" else format.scale.storage
         raw_scale = _part("scale", nf.asarray(scale, device=codes.device), format.scale.dtype, kept)
@@ -195,6 +200,12 @@ class QuantizedArray(Array):
     def _scalar(self, op: str) -> NoReturn:
         raise DTypeError(message(op, "a dense 0-d array", self.dtype, "dequantize with q.astype(nf.float32) first"))
 
+    def _real(self, op: str) -> NoReturn:
+        self._scalar(op)
+
+    def __index__(self) -> NoReturn:
+        self._scalar("index")
+
     @property
     def _differentiable(self) -> bool:
         return False  # a constant, or the straight-through result of a dense array
@@ -212,10 +223,16 @@ class QuantizedArray(Array):
         )
 
 
-def quantized(operand: Operand, node: Node | Leaf | None = None) -> QuantizedArray:
-    """Return a QuantizedArray over an operand that is unrotated and has plain scales."""
+def quantized(operand: Operand, node: Node | Leaf | None = None, storage: Storage | None = None) -> QuantizedArray:
+    """Return a QuantizedArray over an operand that is unrotated and has plain scales.
+
+    Args:
+        operand: codes and scales.
+        node: what made it.
+        storage: of the array whose memory it may share; None for memory of its own.
+    """
     x = object.__new__(QuantizedArray)
-    x.raw, x.dtype, x._storage = operand, operand.format, None
+    x.raw, x.dtype, x._storage = operand, operand.format, storage
     x._node, x._index, x.is_parameter = node, 0, False
     return x
 
@@ -223,6 +240,15 @@ def quantized(operand: Operand, node: Node | Leaf | None = None) -> QuantizedArr
 def _shown(element: Element) -> np.dtype:
     """The dtype that codes show: the element's, or uint8 for packed ones."""
     return np.dtype(np.uint8) if element.packed else element.dtype
+
+
+def _codes(codes: Any, format: QuantDType) -> Array:
+    """Codes as an Array; torch's packed 4-bit tensors, which no dense dtype of nvfp stands for, as their bytes."""
+    if format.element.packed and not isinstance(codes, Array | np.ndarray) and hasattr(codes, "__dlpack_device__"):
+        raw = take_in_codes(codes)
+        if raw is not None:
+            return wrap(raw)
+    return nf.asarray(codes)
 
 
 def _part(name: str, x: Array, dtype: np.dtype, raw_dtype: np.dtype) -> Any:

@@ -1,6 +1,7 @@
 """`save` and `load`: arrays in safetensors files, quantized ones included. No pickle anywhere.
 
-A dense array is one tensor of its own dtype. A QuantizedArray is the tensors ``<name>.codes``,
+A dense array is one tensor of its own dtype; one that the format has no name for (fp6, unpacked fp4, complex) is
+its bytes or pairs, with its dtype in the metadata. A QuantizedArray is the tensors ``<name>.codes``,
 ``<name>.scale`` (and ``.tensor_scale``), and an entry in the metadata that states its format row,
 axis and shape, so that formats made by users come back too.
 """
@@ -21,6 +22,7 @@ import numpy as np
 from safetensors import SafetensorError, TensorSpec, deserialize, serialize_file
 
 from nvfp.arrays.array import Array
+from nvfp.arrays.blocks import plain
 from nvfp.arrays.convert import asarray, asnumpy
 from nvfp.arrays.quantized import QuantizedArray
 from nvfp.dtypes.formats import QuantDType
@@ -39,7 +41,13 @@ _TYPES: dict[str, tuple[str, str]] = {
     "float8_e8m0fnu": ("float8_e8m0fnu", "F8_E8M0"),
 }
 _READ = {file: np.dtype(getattr(ml_dtypes, name, None) or name) for name, (_, file) in _TYPES.items()}
+# dtype name -> what it is stored as; complex numbers get an axis of length 2 behind the others.
+_STORED = {
+    "float6_e2m3fn": "uint8", "float6_e3m2fn": "uint8", "float4_e2m1fn": "uint8",
+    "complex64": "float32", "complex128": "float64",
+}  # fmt: skip
 _QUANTIZED = "nvfp.quantized"
+_DENSE = "nvfp.dense"
 _SINGLE = "nvfp.array"
 _PARTS = ("codes", "scale", "tensor_scale")
 _RESERVED = ("__metadata__",)  # the header's own key
@@ -54,7 +62,6 @@ def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, st
         metadata: string pairs to keep beside them.
 
     Raises:
-        FileFormatError: a dtype that safetensors has no name for.
         ArgumentError: names that are no strings or collide, or metadata that is not str to str.
         DTypeError: values that are no arrays.
         OSError: the file cannot be written.
@@ -69,23 +76,27 @@ def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, st
     named = dict(arrays) if isinstance(arrays, Mapping) else {_SINGLE: arrays}
     flat: dict[str, np.ndarray] = {}
     rows: dict[str, Any] = {}
+    dense: dict[str, str] = {}
     for name, value in named.items():
         if not isinstance(name, str) or name in _RESERVED:
             got = repr(name)
             raise ArgumentError(message("save", f"names as str other than {_RESERVED}", got, "rename this array"))
         if isinstance(value, QuantizedArray):
+            q = plain(value.operand)  # in logical order, also of a transposed one
             for part in _PARTS:
-                raw = getattr(value.operand, part)
+                raw = getattr(q, part)
                 if raw is not None:
                     flat[f"{name}.{part}"] = np.asarray(asnumpy(Array._wrap(raw)), order="C")
             rows[name] = {
-                "format": _row_to_json(value.operand.format),
-                "axis": value.operand.axis,
-                "shape": value.operand.shape,
+                "format": _row_to_json(q.format),
+                "axis": q.axis,
+                "shape": q.shape,
             }
         else:
             host = asnumpy(asarray(value, device=None if isinstance(value, Array) else "cpu"))
-            flat[name] = np.asarray(host, order="C")
+            flat[name], stored = _stored(np.array(host, order="C", copy=None))
+            if stored:
+                dense[name] = stored
     clash = sorted(f"{n}.{part}" for n in rows for part in _PARTS if f"{n}.{part}" in named)
     if clash:
         do = "rename them: a quantized array is saved under these names"
@@ -97,6 +108,8 @@ def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, st
         )
     if rows:
         meta[_QUANTIZED] = json.dumps(rows)
+    if dense:
+        meta[_DENSE] = json.dumps(dense)
     _write(_as_path("save", path), flat, meta)
 
 
@@ -132,7 +145,7 @@ def load_with_metadata(path: str | os.PathLike[str], *, device: Any = None) -> t
         device: where the arrays go; the default device unless given.
 
     Returns:
-        (what `load` returns, metadata without nvfp's own entry for quantized arrays).
+        (what `load` returns, metadata without nvfp's own entries).
 
     Raises:
         FileNotFoundError: no such file.
@@ -141,17 +154,37 @@ def load_with_metadata(path: str | os.PathLike[str], *, device: Any = None) -> t
     flat, metadata = _read(_as_path("load", path))
     out: dict[str, Any] = {}
     try:
+        for name, dtype in json.loads(metadata.pop(_DENSE, "{}")).items():
+            flat[name] = _read_back(flat[name], dtype)
         for name, row in json.loads(metadata.pop(_QUANTIZED, "{}")).items():
             parts = {part: asarray(flat.pop(f"{name}.{part}"), device=device) for part in _parts_of(name, flat)}
             fields = {"axis": row["axis"], "shape": tuple(row["shape"]), "tensor_scale": parts.get("tensor_scale")}
             out[name] = QuantizedArray.from_parts(
                 parts["codes"], parts["scale"], _row_from_json(row["format"]), **fields
             )
-    except (KeyError, AttributeError, json.JSONDecodeError, TypeError, ShapeError, ArgumentError) as error:
+    except (KeyError, AttributeError, ValueError, json.JSONDecodeError, TypeError, ShapeError, ArgumentError) as error:
         got = f"{Path(path).name} ({error!r})"
-        raise FileFormatError(message("load", "codes and scales as save writes them", got, "write it anew")) from error
+        raise FileFormatError(message("load", "arrays as save writes them", got, "write it anew")) from error
     out.update({name: asarray(value, device=device) for name, value in flat.items()})
     return (out[_SINGLE] if list(out) == [_SINGLE] else out), metadata
+
+
+def _stored(host: np.ndarray) -> tuple[np.ndarray, str]:
+    """What the file gets, and the dtype to note in the metadata ("" where the file's own says it)."""
+    name = host.dtype.name
+    if name not in _STORED:
+        return host, ""
+    stored = np.dtype(_STORED[name])
+    return (host[..., None] if host.dtype.kind == "c" else host).view(stored), name
+
+
+def _read_back(found: np.ndarray, name: str) -> np.ndarray:
+    """Undo `_stored`."""
+    if found.dtype != _STORED[name]:
+        raise KeyError(name)
+    if name.startswith("complex"):
+        return np.ascontiguousarray(found).view(name)[..., 0]
+    return found.view(getattr(ml_dtypes, name))
 
 
 def _parts_of(name: str, flat: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nvfp.arrays.array import Array, wrap
-from nvfp.arrays.functions._common import any_array, array, dense, integer, is_storage
+from nvfp.arrays.functions._common import any_array, array, dense, fit, integer, is_storage
 from nvfp.arrays.quantized import QuantizedArray, quantized
 from nvfp.arrays.registry import nf, public
 from nvfp.autograd.tape import Node
@@ -30,7 +30,7 @@ INTEGERS = frozenset(np.dtype(name) for name in ("bool", *(f"{u}int{n}" for u in
 
 def _straight(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, ...]:
     """The rule of every conversion: the gradient passes, in the dtype of the source (float32 for storage)."""
-    return (g if g.dtype is saved[0] else nf.astype(g, saved[0]),)
+    return (fit(g, (g.shape, saved[0])),)
 
 
 def _conversion(name: str, x: Array) -> Node | None:
@@ -90,7 +90,7 @@ def astype(
     if x.dtype.kind == "c" and target.kind != "c":
         raise DTypeError(message("astype", "a complex dtype for a complex array", target, "take nf.real(x) first"))
     if "c" in (x.dtype.kind, target.kind):
-        return wrap(elementwise("copy", x.raw, dtype=target))
+        return wrap(elementwise("copy", x.raw, dtype=target), None, _conversion("astype", x))
     raw = cast(x.raw, target, source=x.dtype if is_narrow(x.dtype) else None, overflow=overflow, rounding=rounding)
     tracked = target.kind not in "iub" or is_narrow(target)
     return wrap(raw, target, _conversion("astype", x) if tracked else None)

@@ -27,8 +27,9 @@ def dequantize(operand: Operand, dtype: np.dtype, *, tensor_factors: bool, out: 
     stored = np.swapaxes(out, -1, -2) if operand.transposed else out
     target = fold(np.moveaxis(stored, axis, -1) if out.ndim else out, matrices=across > 1)
     if target is None:
-        whole = dequantize(operand, dtype, tensor_factors=tensor_factors, out=None)
-        np.copyto(out, whole)
+        # In stored order, where axes always fold.
+        order = operand.T if operand.transposed else operand
+        np.copyto(stored, dequantize(order, dtype, tensor_factors=tensor_factors, out=None))
         return out
     source = rows_of(operand.codes, axis, matrices=across > 1)
     tensor = operand.tensor_scale if tensor_factors and operand.tensor_scale is not None else 1.0
