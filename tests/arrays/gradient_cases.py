@@ -99,6 +99,7 @@ CASES: dict[str, list[Case]] = {
     "fake_quant": [case(lambda x: nf.fake_quant(x, nf.mxfp8), quantized=True)],
     "quantize": [case(lambda x: nf.dequantize(nf.quantize(x, nf.mxfp8)), quantized=True)],
     "dequantize": [case(lambda x: nf.dequantize(x.astype(nf.nvfp4), nf.float64), quantized=True)],
+    "requantize": [case(lambda x: nf.dequantize(nf.requantize(x.astype(nf.mxfp8), axis=0)), quantized=True)],
     # choosing and filling
     "clip": [case(lambda x: nf.clip(x, -1, 1)), case(nf.clip, X, X[0] - 0.4, X[1] + 0.7)],
     "where": [case(lambda x, y: nf.where(x > 0.1, x * y, y), X, V)],
@@ -298,6 +299,8 @@ FLAT: dict[str, Callable[[Any], Any]] = {
     "can_cast": lambda x: nf.can_cast(x, nf.float64),
     "isdtype": lambda x: nf.isdtype(x.dtype, "real floating"),
     "finfo": lambda x: nf.finfo(x.dtype),
+    "quant_error": lambda x: nf.quant_error(x, nf.mxfp8),
+    "compare_formats": lambda x: nf.compare_formats(x, [nf.mxfp8]),
 }  # fmt: skip
 
 # No arrays, only integers, or values that do not enter the result.

@@ -19,7 +19,7 @@ from nvfp.errors import GradientError
 from tests.arrays.gradient_cases import CASES, FLAT, NO_INPUT, REFUSED, Case, drawn, public_functions
 
 ONCE = [name for name, cases in CASES.items() if any(case.order == 1 for case in cases)]
-WIDER = ("astype", "quantize", "dequantize")  # their cases return another dtype
+WIDER = ("astype", "quantize", "dequantize", "requantize")  # their cases return another dtype
 
 
 def arrays(case: Case, dtype: Any = None, **kwargs: Any) -> list[Any]:
