@@ -51,9 +51,6 @@ from nvfp.arrays.functions.comparison import (
 from nvfp.arrays.functions.conversion import (
     astype as astype,
     copy as copy,
-    dequantize as dequantize,
-    fake_quant as fake_quant,
-    quantize as quantize,
     to_device as to_device,
 )
 from nvfp.arrays.functions.einsum import einsum as einsum
@@ -127,6 +124,12 @@ from nvfp.arrays.functions.order import (
 )
 from nvfp.arrays.functions.padding import pad as pad
 from nvfp.arrays.functions.products import dot as dot, inner as inner, vdot as vdot
+from nvfp.arrays.functions.quantization import (
+    dequantize as dequantize,
+    fake_quant as fake_quant,
+    quantize as quantize,
+    requantize as requantize,
+)
 from nvfp.arrays.functions.reductions import (
     all as all,
     any as any,
@@ -198,6 +201,7 @@ from nvfp.files import (
     save as save,
     save_checkpoint as save_checkpoint,
 )
+from nvfp.inspect import compare_formats as compare_formats, quant_error as quant_error
 from nvfp.nn.functional.attention import explain_attention as explain_attention
 from nvfp.recipes import autocast as autocast
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def asarray(
         DTypeError: a dtype that nvfp does not have.
         IntegerOverflowError: Python integers (also in lists) that ``dtype`` does not hold; arrays wrap around, as
             every cast of integers.
-        ArgumentError: ``copy=False`` and a copy is needed.
+        ArgumentError: ``copy=False`` and a copy is needed, or a masked NumPy array: the mask would be lost.
         DeviceError: the device cannot be used here.
 
     Example:
@@ -95,8 +96,9 @@ def _read(obj: Any, device: Any, dtype: DType | None) -> tuple[Array, bool]:
         hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray | np.generic)
     ):
         return from_dlpack(obj), False
+    _refuse_masks("asarray", obj)
+    values = _unwrapped(obj)
     try:
-        values = _unwrapped(obj)
         found = np.asarray(values)
     except ValueError as error:
         raise ShapeError(
@@ -134,8 +136,17 @@ def _unwrapped(obj: Any) -> Any:
     if isinstance(obj, Array):
         return host(obj)
     if isinstance(obj, list | tuple):
+        _refuse_masks("asarray", *obj)
         return [_unwrapped(o) for o in obj] if any(isinstance(o, list | tuple | Array) for o in obj) else obj
     return obj
+
+
+def _refuse_masks(op: str, *values: Any) -> None:
+    """Refuse masked NumPy arrays, whose masked places hold numbers that are not meant; `numpy.ma` is not loaded."""
+    ma = sys.modules.get("numpy.ma")
+    if ma is not None and any(isinstance(value, ma.MaskedArray) for value in values):
+        do = "fill it first, e.g. with x.filled(0)"
+        raise ArgumentError(message(op, "an array without a mask", "a masked NumPy array", do))
 
 
 def _canonical(found: np.ndarray) -> np.ndarray:
@@ -164,11 +175,15 @@ def asnumpy(x: Any, /) -> np.ndarray:
     Returns:
         An ndarray of the dtype of ``x`` (ml_dtypes for bfloat16 and narrower).
 
+    Raises:
+        ArgumentError: a masked NumPy array.
+
     Example:
         >>> import nvfp as nf
         >>> nf.asnumpy(nf.ones((2,), device="cpu"))
         array([1., 1.], dtype=float32)
     """
+    _refuse_masks("asnumpy", x)
     return host(x) if isinstance(x, Array) else np.asarray(x)
 
 
@@ -184,7 +199,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     Raises:
         BufferError: memory that is neither CPU nor CUDA, or what the producer raises.
         DTypeError: a dtype that nvfp does not have.
-        ArgumentError: ``copy=False`` and another device.
+        ArgumentError: ``copy=False`` and another device, or a masked NumPy array.
 
     Example:
         >>> import numpy as np, nvfp as nf
@@ -199,6 +214,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
         do = "use nf.asarray for lists and scalars"
         raise DTypeError(message("from_dlpack", "an array with __dlpack__", type(x).__name__, do))
+    _refuse_masks("from_dlpack", x)
     raw, dtype = dlpack.take_in(x, copy)
     found = wrap(raw, dtype)
     if device is None or check_usable(device, "from_dlpack") is found.device:

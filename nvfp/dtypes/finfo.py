@@ -46,8 +46,9 @@ class QuantFInfo(FInfo):
     Attributes:
         block: as in the `QuantDType`.
         scale: limits of the scale format.
-        bits_per_value: stored bits per value, block scales included.
-        scaled_max: largest element times largest scale, at tensor scale 1 (nvfp4: 6 * 448 = 2688).
+        bits_per_value: stored bits per value, block scales included (tensor scales are not counted).
+        scaled_max: largest element times the largest scale that goes with it, at tensor scale 1 (nvfp4: 6 * 448 = 2688;
+            with ``four_over_six="mae_256"`` 6 * 256). May be beyond float32, which values are read in.
     """
 
     block: int | tuple[int, int] | None
@@ -86,7 +87,7 @@ def finfo(dtype: object) -> FInfo:
     if isinstance(found, QuantDType):
         return QuantFInfo(
             **vars(_of_element(found.element)), block=found.block, scale=_of_element(found.scale),
-            bits_per_value=found.bits_per_value, scaled_max=found.element.max * found.scale.max,
+            bits_per_value=found.bits_per_value, scaled_max=found.element.max * found.scale_bound,
         )  # fmt: skip
     if not isdtype(found, ("real floating", "complex floating")):
         raise DTypeError(message("finfo", "a floating dtype", found, "use iinfo for integers"))

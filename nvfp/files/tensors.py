@@ -21,8 +21,10 @@ import numpy as np
 from safetensors import SafetensorError, TensorSpec, deserialize, serialize_file
 
 from nvfp.arrays.array import Array
+from nvfp.arrays.blocks import plain
 from nvfp.arrays.convert import asarray, asnumpy
 from nvfp.arrays.quantized import QuantizedArray
+from nvfp.dtypes.elements import ELEMENTS
 from nvfp.dtypes.formats import QuantDType
 from nvfp.errors import ArgumentError, DTypeError, FileFormatError, ShapeError, message
 
@@ -54,7 +56,7 @@ def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, st
         metadata: string pairs to keep beside them.
 
     Raises:
-        FileFormatError: a dtype that safetensors has no name for.
+        FileFormatError: a dtype that safetensors has no name for, or a quantized dtype of an element of your own.
         ArgumentError: names that are no strings or collide, or metadata that is not str to str.
         DTypeError: values that are no arrays.
         OSError: the file cannot be written.
@@ -74,15 +76,12 @@ def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, st
             got = repr(name)
             raise ArgumentError(message("save", f"names as str other than {_RESERVED}", got, "rename this array"))
         if isinstance(value, QuantizedArray):
+            operand = plain(value.operand)  # a transposed array keeps its parts in another order
             for part in _PARTS:
-                raw = getattr(value.operand, part)
+                raw = getattr(operand, part)
                 if raw is not None:
                     flat[f"{name}.{part}"] = np.asarray(asnumpy(Array._wrap(raw)), order="C")
-            rows[name] = {
-                "format": _row_to_json(value.operand.format),
-                "axis": value.operand.axis,
-                "shape": value.operand.shape,
-            }
+            rows[name] = {"format": _row_to_json(operand.format), "axis": operand.axis, "shape": operand.shape}
         else:
             host = asnumpy(asarray(value, device=None if isinstance(value, Array) else "cpu"))
             flat[name] = np.asarray(host, order="C")
@@ -112,7 +111,8 @@ def load(path: str | os.PathLike[str], *, device: Any = None) -> Any:
 
     Raises:
         FileNotFoundError: no such file.
-        FileFormatError: not a safetensors file, or an unknown dtype.
+        FileFormatError: not a safetensors file, an unknown dtype, or codes and scales that do not belong to the dtype
+            that the file states.
 
     Example:
         >>> import os, tempfile, nvfp as nf
@@ -150,6 +150,10 @@ def load_with_metadata(path: str | os.PathLike[str], *, device: Any = None) -> t
     except (KeyError, AttributeError, json.JSONDecodeError, TypeError, ShapeError, ArgumentError) as error:
         got = f"{Path(path).name} ({error!r})"
         raise FileFormatError(message("load", "codes and scales as save writes them", got, "write it anew")) from error
+    twice = sorted(set(out) & set(flat))
+    if twice:
+        got = f"{Path(path).name} with {twice} as both"
+        raise FileFormatError(message("load", "names of dense arrays or of quantized ones", got, "write it anew"))
     out.update({name: asarray(value, device=device) for name, value in flat.items()})
     return (out[_SINGLE] if list(out) == [_SINGLE] else out), metadata
 
@@ -209,6 +213,12 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 
 def _row_to_json(row: QuantDType) -> dict[str, Any]:
+    for element in (row.element, row.scale):
+        if ELEMENTS.get(element.name) != element:  # a file names elements: it could not say what this one is
+            expected = f"elements out of {sorted(ELEMENTS)}"
+            raise FileFormatError(
+                message("save", expected, f"{row} with another {element.name}", "dequantize it first")
+            )
     fields = {f.name: getattr(row, f.name) for f in dataclasses.fields(row)}
     return {**fields, "element": row.element.name, "scale": row.scale.name}
 

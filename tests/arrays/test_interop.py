@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nvfp as nf
-from nvfp.errors import DTypeError
+from nvfp.errors import ArgumentError, DTypeError
 
 
 def test_ufuncs_give_arrays() -> None:
@@ -120,3 +120,18 @@ def test_quantized_dtype_names_are_told_to_use_astype() -> None:
         with pytest.raises(TypeError, match=r"x\.astype\(nf\.nvfp4\)"):
             call()
     assert np.dtype("f4") != nf.nvfp4
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x, x], lambda x: [[x], [x]]])
+def test_masked_arrays_are_refused(wrap: Any) -> None:
+    """The numbers under a mask are not meant; all of nvfp would take them for values."""
+    x = np.ma.masked_greater(np.float32([1.0, 9.0]), 5)
+    with pytest.raises(ArgumentError, match=r"\[asarray\] expected an array without a mask.* fill it first"):
+        nf.asarray(wrap(x))
+    assert np.asarray(nf.asarray(wrap(x.filled(0.0)))).max() == 1
+
+
+@pytest.mark.parametrize("function", [nf.asarray, nf.array, nf.asnumpy, nf.from_dlpack, nf.exp])
+def test_masked_arrays_are_refused_everywhere(function: Any) -> None:
+    with pytest.raises(ArgumentError, match="without a mask"):
+        function(np.ma.masked_array(np.ones(2, np.float32)))

@@ -319,6 +319,12 @@ def test_given_scales_are_decode_factors() -> None:
     assert q.tensor_scale is not None and q.tensor_scale.item() == 1.0
     with pytest.raises(ArgumentError, match="scale"):
         nf.quantize(x, nf.mxfp8, scale=1.0)
+    with pytest.raises(ArgumentError, match="positive and finite, got -1; pass the largest magnitude of the tensor"):
+        nf.dequantize(q, convention="te", amax=-1)
+    with pytest.raises(ArgumentError, match=r"amax as a scalar, got shape \(2,\); pass the largest magnitude"):
+        nf.dequantize(q, convention="te", amax=[1.0, 2.0])
+    with pytest.raises(ArgumentError, match=r"scale as a scalar, .* pass a decode factor of the tensor"):
+        nf.quantize(x, nf.fp8_e4m3, scale=[1.0, 2.0])
     with pytest.raises(DTypeError, match="quantized dtype"):
         nf.quantize(x, nf.bfloat16)
     with pytest.raises(DTypeError, match="floating array"):
@@ -344,6 +350,13 @@ def test_from_parts_checks_shapes_and_dtypes() -> None:
     for shape in ((2,), (2, 40, 1), "ab", (2, 40.0)):
         with pytest.raises(ShapeError, match="a shape of 2 lengths"):
             make(q.codes, q.scale, q.dtype, shape=shape)
+    for shape in ((-2, 40), (2, -40)):
+        with pytest.raises(ShapeError, match=r"lengths of 0 or more, got \(-?2, -?40\)"):
+            make(q.codes, q.scale, q.dtype, shape=shape)
+    with pytest.raises(DTypeError, match="scale as float32, got float64; cast it to float32"):
+        make(np.zeros((1, 8), np.uint8), np.ones(()), nf.fp8_e4m3)
+    with pytest.raises(DTypeError, match="got float32; cast it to float8_e8m0fnu"):
+        make(q.codes, q.scale.astype(nf.float32), q.dtype)
     with pytest.raises(ShapeError, match="a tensor_scale of shape"):
         make(np.zeros((1, 8), np.uint8), np.zeros((1, 1), np.uint8), nf.nvfp4, tensor_scale=[1.0, 2.0])
     with pytest.raises(ShapeError, match="codes with an axis"):
