@@ -30,6 +30,16 @@ def to_tensor(x: Array) -> Any:
     return need("torch", extra="torch").from_dlpack(x.detach())
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Stream:
+    """A CUDA stream by its handle, as the stream protocol has it; torch's own streams speak it in new releases only."""
+
+    handle: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
 @contextlib.contextmanager
 def current_stream(device: Any) -> Iterator[None]:
     """Launch what nvfp does inside on torch's current stream of a torch device.
@@ -42,7 +52,7 @@ def current_stream(device: Any) -> Iterator[None]:
         return
     cupy = need("cupy", extra="cuda13")
     pointer = need("torch", extra="torch").cuda.current_stream(device).cuda_stream
-    stream = cupy.cuda.ExternalStream(pointer, device.index) if pointer else cupy.cuda.Stream.null
+    stream = cupy.cuda.Stream.from_external(_Stream(pointer)) if pointer else cupy.cuda.Stream.null
     with cupy.cuda.Device(device.index), stream:
         yield
 

@@ -123,6 +123,8 @@ def _complex_on_cuda(choice: Choice, args: tuple[Any, ...], shape: tuple[int, ..
     with like.device:
         takes = [np.dtype(bool) if row.mask and i == 0 else choice.compute for i in range(row.arity)]
         ready = [a if isinstance(a, np.generic) else _complex_like(a, t) for a, t in zip(args, takes, strict=True)]
+        if choice.op.startswith("logical_"):  # CuPy has these for real numbers
+            ready = [a != 0 for a in ready]
         y = cp.empty(shape, gives)
         row.numpy(*ready, out=y)
         if out is None:

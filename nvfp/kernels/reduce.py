@@ -81,7 +81,8 @@ def reduce(
     check_out(op, out, shape, result)
     if compute.kind == "c" and kind_of(x) == "cuda":  # CuPy reduces complex numbers
         with x.device:
-            found = getattr(x, op)(axis=axes, keepdims=keepdims).astype(result, copy=False)
+            source = x != 0 if op in _LOGIC else x  # CuPy's all and any take real numbers
+            found = getattr(source, op)(axis=axes, keepdims=keepdims).astype(result, copy=False)
         if out is None:
             return found
         out[...] = found

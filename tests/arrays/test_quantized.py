@@ -16,7 +16,12 @@ from tests.devices import to_numpy
 SIMPLE = [nf.fp8_e4m3, nf.mxfp8_e4m3, nf.nvfp4, nf.nvfp4.replace(block=(16, 16))]
 
 
-JOINS = [lambda a: nf.concat([a, np.asarray(a)]), lambda a: nf.stack([a, nf.asarray(np.asarray(a))], axis=0)]
+def dense(a: Any) -> nf.Array:
+    """The values as a dense array beside ``a``."""
+    return nf.asarray(np.asarray(a), device=a.device)
+
+
+JOINS = [lambda a: nf.concat([a, dense(a)]), lambda a: nf.stack([a, dense(a)], axis=0)]
 DENSE: list[Any] = [
     *JOINS,
     lambda a: a + 1.0, lambda a: 2 * a, lambda a: a == a, lambda a: a < 0.5, lambda a: nf.exp(a * 0.01), lambda a: -a,

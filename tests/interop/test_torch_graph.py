@@ -166,6 +166,7 @@ def test_frozen_layers_below_the_graph_step_too() -> None:
     assert ours.scaling_forward_amax_history.max() == 2 * x.abs().max()
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # loading inductor
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch's tracer looks at tensors after a break
 def test_compiled_models_break_the_graph_here() -> None:
     torch._dynamo.reset()
