@@ -71,6 +71,7 @@ from nvfp.arrays.functions.diagonals import (
     kron as kron,
     trace as trace,
 )
+from nvfp.arrays.functions.differences import gradient as gradient, unwrap as unwrap
 from nvfp.arrays.functions.einsum import einsum as einsum
 from nvfp.arrays.functions.elementwise import (
     abs as abs,
@@ -123,8 +124,17 @@ from nvfp.arrays.functions.elementwise import (
     tanh as tanh,
     trunc as trunc,
 )
+from nvfp.arrays.functions.elementwise_composed import (
+    angle as angle,
+    exp2 as exp2,
+    fmax as fmax,
+    fmin as fmin,
+    fmod as fmod,
+    sinc as sinc,
+)
 from nvfp.arrays.functions.indexing import take as take, take_along_axis as take_along_axis
 from nvfp.arrays.functions.joining import (
+    array_split as array_split,
     concat as concat,
     repeat as repeat,
     roll as roll,
@@ -163,7 +173,6 @@ from nvfp.arrays.functions.reductions import (
     any as any,
     argmax as argmax,
     argmin as argmin,
-    array_equal as array_equal,
     max as max,
     mean as mean,
     min as min,
@@ -195,6 +204,7 @@ from nvfp.arrays.functions.shape import (
     moveaxis as moveaxis,
     permute_dims as permute_dims,
     reshape as reshape,
+    rot90 as rot90,
     squeeze as squeeze,
     swapaxes as swapaxes,
     transpose as transpose,
@@ -218,6 +228,7 @@ from nvfp.arrays.functions.stacking import (
 )
 from nvfp.arrays.functions.statistics import (
     allclose as allclose,
+    array_equal as array_equal,
     average as average,
     count_nonzero as count_nonzero,
     diff as diff,

@@ -289,8 +289,10 @@ def wrap(
         index: which output of the node.
         storage: of the array it is a view of; None for memory of its own.
     """
-    x = object.__new__(Array)
-    x.raw = raw = np.asarray(raw) if isinstance(raw, np.generic) else raw
+    x = _new(Array)
+    if type(raw) is not _ndarray and isinstance(raw, np.generic):
+        raw = np.asarray(raw)
+    x.raw = raw
     x.dtype = raw.dtype if dtype is None else dtype
     x._storage = storage
     x._node = node

@@ -17,7 +17,8 @@ def getitem(q: Operand, entries: Sequence[Any], op: str = "getitem") -> Operand:
 
     Args:
         q: the operand.
-        entries: a key with one entry per axis: int, slice, raw index or mask array, besides None for new axes.
+        entries: a key with one entry per axis: int, slice, raw index or mask array, besides None for new axes and an
+            ellipsis that stands for no axis.
         op: name for messages.
 
     Raises:
@@ -30,8 +31,8 @@ def getitem(q: Operand, entries: Sequence[Any], op: str = "getitem") -> Operand:
     axis, lengths = 0, {}
     moved: dict[int, int] = {}  # axis -> its place in the result
     for entry, place in zip(entries, places, strict=True):
-        if entry is None:
-            parts.append((None, None, None))
+        if entry is None or entry is Ellipsis:
+            parts.append((entry, entry, entry))
             continue
         if isinstance(entry, slice) and axis in units:
             start, stop = _span(q, op, entry, axis, units[axis])
@@ -52,14 +53,19 @@ def getitem(q: Operand, entries: Sequence[Any], op: str = "getitem") -> Operand:
     return _read(q, op, keys, lengths, moved.get(q.axis, max(ndim - 1, 0)))
 
 
+def whole(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The key with an ellipsis, so that NumPy gives arrays instead of scalars."""
+    return key if any(e is Ellipsis for e in key) else (*key, ...)
+
+
 def _read(q: Operand, op: str, keys: list[tuple[Any, ...]], lengths: dict[int, int], axis: int) -> Operand:
     """The operand at one key for codes, one for block scales, one for tensor scales."""
 
     def move(key: tuple[Any, ...]) -> Any:
-        return lambda raw: raw[(*key, ...)]
+        return lambda raw: raw[whole(key)]
 
     try:
-        codes = q.codes[(*keys[0], ...)]
+        codes = q.codes[whole(keys[0])]
         shape = tuple(lengths.get(i, n) for i, n in enumerate(codes.shape))
         return each(q, (lambda raw: codes, move(keys[1]), move(keys[2])), shape, axis)
     except (IndexError, ValueError) as error:  # of NumPy, of CuPy
@@ -83,7 +89,7 @@ def _masks_as_indices(q: Operand, op: str, entries: Sequence[Any]) -> Sequence[A
 
 
 def _is_array(entry: Any) -> bool:
-    return not (entry is None or isinstance(entry, int | slice))
+    return not (entry is None or entry is Ellipsis or isinstance(entry, int | slice))
 
 
 def _parts(q: Operand, axis: int, start: int, stop: int) -> tuple[slice, slice, slice]:
@@ -98,7 +104,7 @@ def _parts(q: Operand, axis: int, start: int, stop: int) -> tuple[slice, slice, 
 def _width(entry: Any) -> int:
     """How many axes an entry reads."""
     mask = _is_array(entry) and entry.dtype == np.bool_
-    return int(entry.ndim) if mask else int(entry is not None)
+    return int(entry.ndim) if mask else int(entry is not None and entry is not Ellipsis)
 
 
 def _advanced(entries: Sequence[Any]) -> tuple[list[int], int]:
@@ -106,7 +112,7 @@ def _advanced(entries: Sequence[Any]) -> tuple[list[int], int]:
     arrays = [e for e in entries if _is_array(e)]
     if not arrays:
         return [], 0
-    found = [i for i, e in enumerate(entries) if not (e is None or isinstance(e, slice))]
+    found = [i for i, e in enumerate(entries) if isinstance(e, int) or _is_array(e)]
     return found, max(1 if e.dtype == np.bool_ else e.ndim for e in arrays)
 
 

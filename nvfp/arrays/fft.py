@@ -23,7 +23,9 @@ from nvfp.arrays.functions.fft import (
     rfftfreq as rfftfreq,
     rfftn as rfftn,
 )
+from nvfp.arrays.habits import tell_missing
 from nvfp.arrays.registry import enter
 
 enter("fft", {name: value for name, value in globals().items() if not name.startswith("_")})
-del enter
+tell_missing(__name__)
+del enter, tell_missing

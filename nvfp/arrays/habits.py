@@ -6,6 +6,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from functools import update_wrapper
 from inspect import Parameter, Signature, signature
+from sys import modules
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -36,17 +37,36 @@ _ROOT = {
     "randn": "nf.random.default_rng().normal(size=shape)",
     "set_printoptions": "numpy.set_printoptions(...): it applies",
     "printoptions": "numpy.printoptions(...): it applies", "errstate": "nothing: results are IEEE's, without warnings",
-    "row_stack": "nf.vstack", "fmax": "nf.where(nf.isnan(x), y, nf.maximum(x, y))",
+    "row_stack": "nf.vstack",
     "relu": "nf.nn.functional.activation",
-    "fmin": "nf.where(nf.isnan(x), y, nf.minimum(x, y))", "exp2": "nf.pow(2.0, x)", "cbrt": "nf.pow(x, 1 / 3)",
+    "cbrt": "nf.pow(x, 1 / 3)",
     "softmax": "nf.nn.functional.softmax", "jit": "nf.cuda_graph", "compile": "nf.cuda_graph",
     "copyto": "x[...] = value", "put": "x[indices] = values", "vectorize": "functions of whole arrays",
     "isreal": "nf.equal(nf.imag(x), 0)", "size": "x.size", "shape": "x.shape", "ndim": "x.ndim", "vsplit": "nf.split",
-    "hsplit": "nf.split(x, n, axis=1)", "array_split": "nf.split with positions", "resize": "nf.reshape or nf.tile",
+    "hsplit": "nf.split(x, n, axis=1)", "resize": "nf.reshape or nf.tile",
     "deg2rad": "x * (nf.pi / 180)", "rad2deg": "x * (180 / nf.pi)", "radians": "x * (nf.pi / 180)",
-    "degrees": "x * (180 / nf.pi)", "in1d": "nf.isin", "rot90": "nf.flip(nf.swapaxes(x, 0, 1), axis=0)",
+    "degrees": "x * (180 / nf.pi)", "in1d": "nf.isin",
     "flipud": "nf.flip(x, axis=0)", "fliplr": "nf.flip(x, axis=1)", "rollaxis": "nf.moveaxis",
+    **dict.fromkeys(("bf16", "brain_float"), "nf.bfloat16"), "fp16": "nf.float16", "fp32": "nf.float32",
+    **dict.fromkeys(("fp8", "float8", "e4m3"), "nf.fp8_e4m3 (with scales), or nf.float8_e4m3fn (without)"),
+    **dict.fromkeys(("float8_e4m3", "float8_e4m3fnuz", "float8_e4m3b11fnuz"), "nf.float8_e4m3fn, the one of NVIDIA"),
+    "e5m2": "nf.fp8_e5m2 (with scales), or nf.float8_e5m2 (without)", "float8_e5m2fnuz": "nf.float8_e5m2",
+    "e8m0": "nf.float8_e8m0fnu", "int4": 'nf.QuantDType(element="int4", ...)',
+    "mxfp6": "nf.mxfp6_e2m3 or nf.mxfp6_e3m2",
+    **dict.fromkeys(("fp4", "float4", "float4_e2m1", "float4_e2m1fn_x2"), "nf.nvfp4 or nf.mxfp4 (with scales), or "
+                    "nf.float4_e2m1fn (without)"),
+    **dict.fromkeys(("manual_seed", "seed"), "rng = nf.random.default_rng(seed)"),
+    "topk": "nf.sort(x, descending=True)[..., :k]", "identity": "nf.eye(n)", "asanyarray": "nf.asarray(x)",
+    "partition": "nf.sort", "argpartition": "nf.argsort", "promote_types": "nf.result_type", "issubdtype": "nf.isdtype",
+    **dict.fromkeys(("savez", "savez_compressed", "savetxt"), "nf.save(path, arrays)"), "numel": "x.size",
+    "Parameter": "nf.asarray(x, requires_grad=True)", "cuda": "nf.devices() and nf.cuda_problem()",
+    "r_": "nf.concat", "c_": "nf.column_stack", "mgrid": "nf.meshgrid", "ogrid": "nf.meshgrid", "clone": "nf.copy(x)",
+    "cast": "nf.astype(x, dtype)",
 }  # fmt: skip
+
+# Names of `nf.random` elsewhere -> what to write on a Generator.
+_RANDOM = {"rand": "random(size)", "randn": "normal(size=size)", "randint": "integers(low, high, size=size)",
+           "random_sample": "random(size)", "bits": "integers(2**32, size=size)"}  # fmt: skip
 
 # Attributes of arrays elsewhere -> what to write here.
 _ATTRIBUTES = {
@@ -62,7 +82,8 @@ _ATTRIBUTES = {
     "grad_fn": "x.requires_grad", "is_cuda": 'x.device.type == "cuda"', "zero_grad": "x.grad = None",
     "zero_": "x[...] = 0", **dict.fromkeys(("fill", "fill_", "copy_"), "x[...] = value"),
     "add_": "x += y", "sub_": "x -= y", "mul_": "x *= y", "div_": "x /= y",
-    **dict.fromkeys(("mm", "bmm"), "x @ y"), "flat": "x.ravel()", "block_until_ready": "x (asking for a value waits)",
+    **dict.fromkeys(("mm", "bmm", "matmul"), "x @ y"), "norm": "nf.linalg.norm(x)", "flat": "x.ravel()",
+    "softmax": "nf.nn.functional.softmax(x)", "block_until_ready": "x (asking for a value waits)",
 }  # fmt: skip
 
 # Keywords elsewhere -> keywords here, the first that the function has.
@@ -71,6 +92,12 @@ _KEYWORDS = {
     "unbiased": ("correction",), "shape": ("size",), "size": ("shape",), "value": ("constant_values", "fill_value"),
     "repeats": ("repetitions",), "reps": ("repetitions",), "pad_width": ("widths",), "chunks": ("sections",),
 }  # fmt: skip
+
+# Calls of other libraries that a function of the same name does not take -> what to write here.
+_CALLS = {
+    "round": "write nf.round(x * 100) / 100 for two decimals",
+    "where": "write nf.nonzero(condition), or give x and y",
+}
 
 
 def missing(x: object, name: str) -> UnknownNameError:
@@ -122,6 +149,37 @@ def unknown(name: str) -> UnknownNameError:
     return UnknownNameError(message(f"nvfp.{name}", "a name of nvfp", repr(name), do), name=name)
 
 
+def tell_missing(module: str) -> None:
+    """Let a namespace below the root (`nf.random`, `nf.linalg`, `nf.fft`) answer names that it lacks as the root does.
+
+    Args:
+        module: its ``__name__``.
+    """
+    space = modules[module]
+
+    def look_up(name: str) -> Any:
+        if name.startswith("_"):  # protocols ask for these often
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        raise _unknown_in(space, name)
+
+    vars(space)["__getattr__"] = look_up
+
+
+def _unknown_in(space: Any, name: str) -> UnknownNameError:
+    room = space.__name__.rpartition(".")[2]
+    if room == "random":
+        call = _RANDOM.get(name, f"{name}(...)" if hasattr(space.Generator, name) else "")
+        do = "write rng = nf.random.default_rng(seed)" + (f" and rng.{call}" if call else "; there is no global state")
+    elif find(name) is not None:
+        do = f"write nf.{name}"
+    elif near := get_close_matches(name, dir(space), n=3):
+        do = f"is it one of {', '.join(near)}?"
+    else:
+        beyond = f"compute it with SciPy: nf.asarray(scipy.linalg.{name}(nf.asnumpy(x)))"
+        do = beyond if room == "linalg" else f"see dir(nf.{room})"
+    return UnknownNameError(message(f"nvfp.{room}.{name}", f"a name of nvfp.{room}", repr(name), do), name=name)
+
+
 def explained(function: F) -> F:
     """Turn a call that does not fit the signature into a typed error that names nvfp's spelling (decorator).
 
@@ -149,6 +207,9 @@ def explained(function: F) -> F:
 
 def _misfit(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError) -> DTypeError:
     op, parameters = function.__name__, dict(signature(function).parameters)
+    if op in _CALLS:
+        expected = f"{op}({', '.join(n for n in parameters if n != 'self')})"
+        return DTypeError(message(op, expected, error, _CALLS[op]))
     if next(iter(parameters), "") == "self":
         parameters.pop("self")
         args = args[1:]

@@ -16,7 +16,7 @@ from nvfp.arrays.printing import format_array
 from nvfp.arrays.registry import find, nf
 from nvfp.autograd.tape import Leaf, Node
 from nvfp.dtypes.casting import can_cast
-from nvfp.dtypes.dense import float32
+from nvfp.dtypes.dense import float32, float64
 from nvfp.dtypes.formats import QuantDType
 from nvfp.dtypes.promotion import result_type
 from nvfp.errors import DTypeError, GradientError, message
@@ -54,6 +54,10 @@ def _parameters(function: Callable[..., Any]) -> Signature:
 
 def _is_array(value: Any) -> bool:
     return hasattr(type(value), "_snapshot")
+
+
+def _is_whole(value: Any) -> bool:
+    return _is_array(value) and getattr(value.dtype, "kind", "") in "iub" and not isinstance(value.dtype, QuantDType)
 
 
 def _function_of(func: Any) -> Callable[..., Any] | None:
@@ -145,6 +149,8 @@ class Interop:
         if method == "__call__":
             function = find(STANDARD.get(name, name)) if own else None
             if function is not None and not kwargs:
+                if name == "float_power":  # NumPy's computes integers in float64
+                    inputs = tuple(nf.astype(x, float64) if _is_whole(x) else x for x in inputs)
                 return function(*inputs)
         else:
             table = {"reduce": _REDUCTIONS, "accumulate": _RUNNING}.get(method, {})

@@ -47,8 +47,10 @@ from nvfp.arrays.functions.linalg_solving import (
 )
 from nvfp.arrays.functions.matmul import matmul as matmul, outer as outer, tensordot as tensordot, vecdot as vecdot
 from nvfp.arrays.functions.shape import matrix_transpose as matrix_transpose
+from nvfp.arrays.habits import tell_missing
 from nvfp.arrays.registry import enter
 from nvfp.errors import LinAlgError as LinAlgError
 
 enter("linalg", {name: value for name, value in globals().items() if not name.startswith("_")})
-del enter
+tell_missing(__name__)
+del enter, tell_missing

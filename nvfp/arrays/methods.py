@@ -63,6 +63,9 @@ class Methods:
         return nf.asnumpy(self).tolist()
 
     def __format__(self, spec: str) -> str:
+        if spec and self.size != 1:
+            do = "format x.tolist(), or set numpy.printoptions(...)"
+            raise ShapeError(message("format", f"one element for {spec!r}", f"shape {self.shape}", do))
         return format(self.item(), spec) if spec else str(self)
 
     # -- shape -----------------------------------------------------------------------------------
@@ -112,6 +115,8 @@ class Methods:
     @explained
     def sum(self, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
         """See `nf.sum`."""
+        if axis is None and dtype is None and not keepdims:  # without keywords a call is shorter
+            return nf.sum(self)
         return nf.sum(self, axis=axis, dtype=dtype, keepdims=keepdims)
 
     @explained
@@ -180,6 +185,7 @@ class Methods:
         """See `nf.clip`."""
         return nf.clip(self, min, max)
 
+    @explained
     def round(self) -> Array:
         """See `nf.round`."""
         return nf.round(self)

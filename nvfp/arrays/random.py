@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from nvfp.arrays._choice import first_arrivals
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.convert import place
-from nvfp.arrays.functions._common import integer, integers, one_axis, real
-from nvfp.arrays.habits import explained
+from nvfp.arrays.functions._common import integer, integers as _integers, one_axis, real
+from nvfp.arrays.habits import explained, tell_missing
 from nvfp.arrays.registry import nf
 from nvfp.device import Device, check_usable, default_device
 from nvfp.dtypes.dense import as_dtype, float32, float64, int64, is_narrow
@@ -28,6 +29,7 @@ from nvfp.kernels.random import Draw, random as _draw
 Size = int | Sequence[int] | None
 _NAME = "philox4x32-10"
 _ORDINALS = 2**30  # draws under one key
+tell_missing(__name__)
 
 
 def default_rng(seed: int | Generator | None = None, *, device: Any = None) -> Generator:
@@ -96,12 +98,8 @@ class Generator:
         try:
             if value["bit_generator"] != _NAME:
                 raise KeyError(value["bit_generator"])
-            numbers = (
-                int(value["entropy"]),
-                tuple(int(n) for n in value["path"]),
-                int(value["draws"]),
-                int(value["children"]),
-            )
+            path = tuple(int(n) for n in value["path"])
+            numbers = (int(value["entropy"]), path, int(value["draws"]), int(value["children"]))
             if min(numbers[0], *numbers[1], *numbers[2:]) < 0:
                 raise ValueError("a negative number")
         except (KeyError, TypeError, ValueError) as error:
@@ -307,18 +305,18 @@ class Generator:
         """
         number = isinstance(a, int | np.integer)
         where = self._place(device) if number else nf.asarray(a).device
-        count = int(a) if number else nf.asarray(a).shape[axis]
+        a = int(a) if number else nf.asarray(a)
+        count = a if number else a.shape[one_axis("choice", axis, a.ndim)]
         shape = _shape(size)
         need = math.prod(shape)
         if p is not None:
             chosen = nf.asarray(self._weighted(np.asarray(p, np.float64), count, shape, replace), device=where)
         elif replace:
             chosen = self.integers(count, size=size, device=where)
+        elif need > count:
+            do = "pass replace=True"
+            raise ArgumentError(message("choice", f"at most {count} elements without replace", need, do))
         else:
-            if need > count:
-                raise ArgumentError(
-                    message("choice", f"at most {count} elements without replace", need, "pass replace=True")
-                )
             chosen = nf.reshape(self._order(count, where)[:need], shape)
         return chosen if number else nf.take(a, chosen, axis=axis)
 
@@ -332,8 +330,13 @@ class Generator:
         with self._lock:
             lap, ordinal = divmod(self._draws, _ORDINALS)
             key = (self._key + lap) % 2**64
-            self._draws += 1
-        return _draw(kind, _shape(size), dtype=dtype, key=key, ordinal=ordinal, low=low, high=high, device=where)
+            self._draws = drawn = self._draws + 1
+        try:
+            return _draw(kind, _shape(size), dtype=dtype, key=key, ordinal=ordinal, low=low, high=high, device=where)
+        except Exception:
+            with self._lock:
+                self._draws -= self._draws == drawn  # a call that fails takes nothing from the stream
+            raise
 
     def _float(self, kind: Draw, low: Any, high: Any, size: Size, dtype: Any, device: Any) -> Array:
         target, low, high = as_dtype(dtype), _number(kind, low), _number(kind, high)
@@ -351,27 +354,14 @@ class Generator:
         if p.shape != (count,) or not (p >= 0).all() or not math.isclose(p.sum(), 1.0, abs_tol=1e-6):
             got = f"shape {p.shape}, sum {p.sum()}"
             raise ArgumentError(message("choice", f"{count} probabilities that sum to 1", got, "correct p"))
-        high, low = self._raw("bits", (2, *(shape if replace else (count,))), np.dtype(np.uint32), "cpu").astype(
-            np.float64
-        )
+        bits = self._raw("bits", (2, *(shape if replace else (count,))), np.dtype(np.uint32), "cpu")
+        high, low = bits.astype(np.float64)
         u = (high + low * 2.0**-32) * 2.0**-32
         if not replace:
-            return _first_arrivals(u, p, shape)
+            return first_arrivals(u, p, shape)
         cumulative = np.cumsum(p)
         chosen: np.ndarray = np.minimum(np.searchsorted(cumulative, u * cumulative[-1], side="right"), count - 1)
         return chosen
-
-
-def _first_arrivals(u: np.ndarray, p: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The elements that arrive first when each waits an exponential time of rate p: a weighted draw without repeats."""
-    need, possible = math.prod(shape), int(np.count_nonzero(p))
-    if need > possible:
-        got = f"{need} of {possible} with a probability above 0"
-        raise ArgumentError(message("choice", "no more elements than there are", got, "pass replace=True"))
-    with np.errstate(divide="ignore"):
-        times = -np.log1p(-u) / p
-    times[p == 0] = np.inf
-    return np.argsort(times, kind="stable")[:need].reshape(shape)
 
 
 def _check_floating(op: str, dtype: Any) -> None:
@@ -394,6 +384,4 @@ def _number(op: str, value: Any) -> Any:
 
 
 def _shape(size: Size) -> tuple[int, ...]:
-    if size is None:
-        return ()
-    return integers("random", "size", size)
+    return () if size is None else _integers("random", "size", size)

@@ -178,9 +178,8 @@ class QuantDType:
 
     @property
     def __numpy_dtype__(self) -> np.dtype:
-        raise DTypeError(
-            message("dtype", "a dense dtype", self.name, f"use x.astype(nf.{self.name}) or nf.quantize(x, ...)")
-        )
+        do = f"use nf.asarray(x).astype(nf.{self.name}): NumPy has no such dtype"
+        raise DTypeError(message("dtype", "a dense dtype", self.name, do))
 
     def __str__(self) -> str:
         known = NAMED.get(self.name, self)

@@ -83,6 +83,9 @@ def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, st
         if not isinstance(name, str) or name in _RESERVED:
             got = repr(name)
             raise ArgumentError(message("save", f"names as str other than {_RESERVED}", got, "rename this array"))
+        if isinstance(value, Mapping):
+            do = "join the names: {'a.b': array}"
+            raise DTypeError(message("save", "arrays by name", f"a {type(value).__name__} under {name!r}", do))
         if isinstance(value, QuantizedArray):
             operand = plain(value.operand)  # a transposed array keeps its parts in another order
             for part in _PARTS:

@@ -160,7 +160,7 @@ def _shape(op: str, arrays: list[Any], out: Any | None) -> tuple[int, ...]:
     first: tuple[int, ...] = out.shape if out is not None else arrays[0].shape
     for a in arrays:
         if a.shape != first:
-            return _broadcast(op, first, *(a.shape for a in arrays))
+            return _broadcast(op, *(() if out is None else (first,)), *(a.shape for a in arrays))
     return first
 
 

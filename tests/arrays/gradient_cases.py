@@ -59,11 +59,11 @@ _UNARY = {
     "log": POSITIVE, "log10": POSITIVE, "log1p": POSITIVE, "log2": POSITIVE, "negative": X, "positive": X,
     "reciprocal": POSITIVE, "round": POSITIVE + 0.1234, "rsqrt": POSITIVE, "sigmoid": X, "sign": POSITIVE, "sin": X,
     "sinh": SMALL, "sqrt": POSITIVE, "square": X, "tan": SMALL, "tanh": X, "trunc": POSITIVE + 0.1234, "conj": X,
-    "real": X, "imag": X,
+    "real": X, "imag": X, "angle": POSITIVE, "exp2": SMALL, "sinc": X,
 }  # fmt: skip
 _BINARY = (
     "add", "atan2", "copysign", "divide", "hypot", "logaddexp", "maximum", "minimum", "multiply", "pow", "subtract",
-    "floor_divide", "remainder",
+    "floor_divide", "remainder", "fmax", "fmin", "fmod",
 )  # fmt: skip
 _REDUCTIONS = ("sum", "mean", "prod", "max", "min", "var", "std", "ptp", "nansum", "nanmean", "nanprod", "nanvar",
                "nanstd", "nanmax", "nanmin")  # fmt: skip
@@ -117,6 +117,7 @@ CASES: dict[str, list[Case]] = {
     "permute_dims": [case(lambda x: nf.permute_dims(x, (2, 0, 1)))],
     "ravel": [case(nf.ravel)],
     "reshape": [case(lambda x: nf.reshape(x, (4, -1)))],
+    "rot90": [case(lambda x: nf.rot90(x, axes=(0, 2))), case(lambda x: nf.rot90(x, -1, (1, 2)))],
     "squeeze": [case(lambda x: nf.squeeze(x[:1], 0))],
     "swapaxes": [case(lambda x: nf.swapaxes(x, 0, 2))],
     "transpose": [case(nf.transpose)],
@@ -128,6 +129,7 @@ CASES: dict[str, list[Case]] = {
     "hstack": [case(lambda x, y: nf.hstack([x, y]), V, V)],
     "vstack": [case(lambda x, y: nf.vstack([x, y]), V, V)],
     "stack": [case(lambda x, y: nf.stack([x, y], axis=1), V, V)],
+    "array_split": [case(lambda x: nf.array_split(x, 3, axis=2)[0])],
     "split": [case(lambda x: nf.split(x, [1, 3], axis=2)[1])],
     "unstack": [case(lambda x: nf.unstack(x, axis=1)[2])],
     "pad": [case(lambda x: nf.pad(x, ((1, 0), (0, 2), (1, 1)))), case(lambda x: nf.pad(x, 1, mode="reflect"), X[0])],
@@ -153,6 +155,11 @@ CASES: dict[str, list[Case]] = {
         case(lambda x: nf.cumulative_prod(x, axis=2), _HOLES, order=1),
     ],
     "diff": [case(lambda x, y: nf.diff(x, n=2, prepend=y), V, V[:2])],
+    "gradient": [
+        case(lambda x: nf.gradient(x, 0.5)[1]),
+        case(lambda x, t: nf.gradient(x, t, axis=1), X, np.array([0.0, 0.5, 2.0])),
+    ],
+    "unwrap": [case(lambda x: nf.unwrap(x * 4)), case(lambda x: nf.unwrap(x, axis=1, period=1.0))],
     "average": [case(lambda x, w: nf.average(x, axis=0, weights=w), POSITIVE, POSITIVE[:, 0] + 1)],
     # products
     "matmul": [case(nf.matmul, X, drawn(4, 2)), case(nf.matmul, V, drawn(2, 4, 3)), case(nf.matmul, V, V)],

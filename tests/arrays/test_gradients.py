@@ -267,3 +267,15 @@ def test_mixed_derivative_of_a_power_at_exponent_zero() -> None:
     x, y = nf.asarray([2.0, 4.0], dtype=nf.float64), nf.asarray([0.0, 0.0], dtype=nf.float64)
     slope = lambda y: nf.sum(nf.grad(lambda x: nf.sum(nf.pow(x, y)))(x))  # noqa: E731
     assert nf.grad(slope)(y).tolist() == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("f", [nf.std, nf.nanstd])
+def test_no_gradient_where_nothing_varies(f: Any, device: Any) -> None:
+    """The root of 0 has an infinite slope; equal numbers move the deviation by nothing, as in torch."""
+    x = nf.asarray([[2.0, 2.0, 2.0], [1.0, 2.0, 4.0]], device=device, requires_grad=True)
+    f(x, axis=1).sum().backward()
+    g = np.asarray(x.grad)
+    assert g[0].tolist() == [0, 0, 0] and np.isfinite(g).all() and g[1].any()
+    one = nf.asarray(3.0, device=device, requires_grad=True)
+    f(one).backward()
+    assert float(one.grad) == 0

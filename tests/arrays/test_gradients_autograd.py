@@ -61,15 +61,15 @@ UNARY = {
     "square": X, "conj": X, "real": X, "nan_to_num": X, "ravel": X, "sort": V, "diag": V, "triu": M, "tril": M,
     "trace": M, "squeeze": X[:1], "transpose": X, "atleast_1d": V, "atleast_2d": V, "atleast_3d": V, "sum": X,
     "mean": X, "prod": X, "var": X, "std": X, "max": TIES, "min": TIES, "amax": TIES, "amin": TIES, "cumsum": X,
-    "diff": X,
+    "diff": X, "exp2": X, "sinc": X, "angle": POSITIVE, "rot90": X,
     "linalg.det": BATCH, "linalg.inv": BATCH, "linalg.pinv": TALL,
     "linalg.norm": X,
 }  # fmt: skip
-BINARY = ("add", "subtract", "multiply", "divide", "true_divide", "power", "arctan2", "logaddexp", "mod", "hypot")
+BINARY = ("add", "subtract", "multiply", "divide", "true_divide", "power", "arctan2", "logaddexp", "mod")
 CASES: dict[str, Case] = {
     **{n: same(n, x) for n, x in UNARY.items()},
-    **{n: same(n, POSITIVE + 0.5, drawn(3, low=0.3, high=1.4, seed=9)) for n in BINARY if n != "hypot"},
-    **{n: same(n, TIES, TIES.T) for n in ("maximum", "minimum")},
+    **{n: same(n, POSITIVE + 0.5, drawn(3, low=0.3, high=1.4, seed=9)) for n in BINARY},
+    **{n: same(n, TIES, TIES.T) for n in ("maximum", "minimum", "fmax", "fmin")},
     **{f"{n} axis": of(lambda xp, x, n=n: getattr(xp, n)(x, axis=1)) for n in ("sum", "mean", "prod", "std", "var")},
     **{
         f"{n} axes": of(lambda xp, x, n=n: getattr(xp, n)(x, axis=(0, 2), keepdims=True))
@@ -90,6 +90,10 @@ CASES: dict[str, Case] = {
     "tile": of(lambda xp, x: xp.tile(x, (2, 1, 3)) ** 2),
     "pad": of(lambda xp, x: xp.pad(x, ((1, 0), (2, 3)), mode="constant") ** 2, M),
     "split": of(lambda xp, x: xp.split(x, 2, axis=2)[1] ** 2),
+    "array_split": of(lambda xp, x: xp.array_split(x, 3, axis=2)[0] ** 2),
+    "gradient": of(lambda xp, x: xp.gradient(x, axis=1), drawn(5, 6)),
+    "gradient axes": of(lambda xp, x: xp.gradient(x)[1] ** 2, drawn(5, 6)),
+    "angle complex": of(lambda xp, x: xp.angle(xp.fft.fft(x))),
     "split positions": of(lambda xp, x: xp.split(x, [1, 2], axis=2)[2] ** 2),
     "concatenate": of(lambda xp, x, y: xp.concatenate([x, y], axis=2) ** 2, X, X[:, :, :1]),
     "vstack": of(lambda xp, x, y: xp.vstack([x, y]) ** 2, V, V * 2),

@@ -77,6 +77,10 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
     "uniform": (r"\[uniform\] .*name the shape", lambda: rng().uniform((2, 3))),
     "integers": (r"\[integers\] .*name the shape", lambda: rng().integers(10, (2, 3))),  # type: ignore[arg-type]
     "random": (r"\[random\] .*write random\(\(2, 3\)\)", lambda: rng().random(2, 3)),  # type: ignore[misc]
+    "round": (r"\[round\] .*write nf\.round\(x \* 100\) / 100", lambda: nf.round(nf.ones((2,)), 2)),  # type: ignore
+    "round decimals": (r"\[round\] expected round\(x\), got .*decimals", lambda: nf.round(nf.ones((2,)), decimals=2)),  # type: ignore
+    "x.round": (r"\[round\] .*write nf\.round", lambda: nf.ones((2,)).round(2)),  # type: ignore[call-arg]
+    "where": (r"\[where\] .*write nf\.nonzero\(condition\)", lambda: nf.where(nf.ones((2,)) > 0)),  # type: ignore
     "normal shape": (r"\[normal\] .*write size=", lambda: rng().normal(shape=(2,))),  # type: ignore[call-arg]
 }
 
@@ -91,6 +95,40 @@ def test_calls_in_another_spelling(name: str, device: Any) -> None:
     with pytest.raises(DTypeError, match=text) as caught:
         call()
     assert isinstance(caught.value, TypeError) and FORM.fullmatch(str(caught.value))
+
+
+ROOMS = {
+    "random.randn": r"rng = nf\.random\.default_rng\(seed\) and rng\.normal\(size=size\)",
+    "random.seed": r"default_rng\(seed\); there is no global state",
+    "random.integers": r"default_rng\(seed\) and rng\.integers\(\.\.\.\)",
+    "linalg.exp": r"write nf\.exp",
+    "linalg.invv": r"is it one of inv, pinv\?",
+    "linalg.lu": r"nf\.asarray\(scipy\.linalg\.lu\(nf\.asnumpy\(x\)\)\)",
+    "fft.czt": r"see dir\(nf\.fft\)",
+}
+
+
+@pytest.mark.parametrize("path", ROOMS)
+def test_names_below_the_root(path: str) -> None:
+    room, name = path.split(".")
+    space = getattr(nf, room)
+    with pytest.raises(AttributeError, match=ROOMS[path]) as caught:
+        getattr(space, name)
+    assert (
+        isinstance(caught.value, UnknownNameError) and FORM.fullmatch(str(caught.value)) and caught.value.name == name
+    )
+    assert not hasattr(space, name) and not hasattr(space, "__wrapped__")
+
+
+def test_random_hides_no_method_of_generators() -> None:
+    """A helper of that module under such a name would answer for it."""
+    assert not [n for n in vars(nf.random.Generator) if not n.startswith("_") and hasattr(nf.random, n)]
+
+
+def test_format_of_several_elements() -> None:
+    assert f"{nf.ones((), device='cpu'):.2f}" == "1.00" and f"{nf.ones((2,), device='cpu')}" == "nf.array([1., 1.])"
+    with pytest.raises(ValueError, match=r"\[format\] expected one element for '.2f', got shape \(2,\)"):
+        f"{nf.ones((2,), device='cpu'):.2f}"
 
 
 def test_errors_from_inside_pass_through() -> None:

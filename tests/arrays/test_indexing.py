@@ -27,6 +27,8 @@ KEYS: list[Any] = [
     (slice(None), [2, 0]),
     ([0, 1], [1, 2]),
     ([0, 1], slice(None), [0, 3]),
+    (None, [0, 1], ..., 1, 2),  # an ellipsis without axes parts the index arrays
+    (None, 1, [0, 1], ..., [2, 0]),
     (0, [0, 1]),
     (0, slice(None), [0, 1]),
     np.array([True, False]),

@@ -10,7 +10,7 @@ import pytest
 
 import nvfp as nf
 from nvfp.autograd import check_grads
-from nvfp.errors import ArgumentError, DTypeError, GradientError, ShapeError, UnknownNameError
+from nvfp.errors import ArgumentError, DTypeError, GradientError, IntegerOverflowError, ShapeError, UnknownNameError
 from tests.tolerances import tolerance
 
 FLOATS = ["float32", "bfloat16", "float16", "float64"]
@@ -137,6 +137,9 @@ NAMES = {
     "float_power": r"write nf\.pow", "cat": r"write nf\.concat", "randn": r"write nf\.random",
     "set_printoptions": r"numpy\.set_printoptions", "trapezoid": r"numpy\.trapezoid", "ndarray": r"nf\.Array",
     "cov": r"nf\.asarray\(numpy\.cov\(nf\.asnumpy\(x\)\)\)", "concatanate": "is it one of concatenate",
+    "fp8": r"nf\.fp8_e4m3", "bf16": r"nf\.bfloat16", "float4_e2m1fn_x2": r"nf\.nvfp4",
+    "topk": r"nf\.sort\(x, descending",
+    "manual_seed": r"default_rng\(seed\)", "savez": r"nf\.save\(path", "identity": r"nf\.eye",
 }  # fmt: skip
 
 
@@ -158,3 +161,62 @@ def test_every_name_of_numpy_is_there_or_told() -> None:
         ):
             with pytest.raises(UnknownNameError, match=r"write|compute it"):
                 getattr(nf, name)
+
+
+def test_variance_of_complex_numbers_is_real(device: Any) -> None:
+    a = np.array([[1 + 1j, 3 - 1j, 2j], [np.nan, 4 + 0j, 1 - 5j]], np.complex64)
+    for name in ("var", "std", "nanvar", "nanstd"):
+        got, expected = getattr(nf, name)(nf.asarray(a), axis=1), getattr(np, name)(a, axis=1)
+        assert got.dtype == nf.float32
+        np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-5)
+    a[0, 0], a[1, 1] = complex(np.nan, -np.inf), complex(np.inf, np.nan)
+    np.testing.assert_array_equal(np.asarray(nf.nan_to_num(nf.asarray(a))), np.nan_to_num(a))
+
+
+def test_means_of_integers_do_not_wrap_around(device: Any) -> None:
+    for values in (np.full(3, 2**63 - 1), np.full(3, 2**64 - 1, np.uint64), np.array([2**24, 2**24 + 1])):
+        for name in ("mean", "nanmean", "var", "std"):
+            got = getattr(nf, name)(nf.asarray(values))
+            assert got.dtype == nf.float32 and float(got) == np.float32(getattr(np, name)(values))
+    x, w = np.array([200, 100], np.uint8), np.array([3, 1], np.uint8)
+    assert float(nf.average(nf.asarray(x), weights=nf.asarray(w))) == np.average(x, weights=w)
+    x64, w32 = np.linspace(-1, 2, 99), np.linspace(0.1, 0.7, 99, dtype=np.float32)
+    np.testing.assert_allclose(
+        float(nf.average(nf.asarray(x64), weights=nf.asarray(w32))), np.average(x64, weights=w32), 1e-13
+    )
+    narrow = np.array([-128, 127, 126, 125, -3, 1], np.int8)
+    assert float(nf.median(nf.asarray(narrow))) == np.median(narrow)
+    np.testing.assert_allclose(np.asarray(nf.percentile(nf.asarray(narrow), [20.0, 45.0])), [-3, 32], atol=1e-4)
+    assert float(nf.median(nf.asarray([nf.inf, nf.inf, 0.0]))) == np.inf
+    np.testing.assert_array_equal(np.asarray(np.float_power(nf.asarray([10]), 30)), [1e30])
+
+
+def test_products_have_the_promised_dtype(device: Any) -> None:
+    q, c = nf.quantize(nf.ones((2, 32)), nf.mxfp8), nf.ones((2, 2), dtype=nf.complex64)
+    assert nf.kron(nf.ones((2,), dtype=nf.bfloat16), q).dtype == nf.bfloat16
+    assert nf.matmul(c, nf.ones((2, 2), dtype=nf.int64)).dtype == nf.complex64
+    np.testing.assert_array_equal(np.asarray(nf.einsum("ij,kl->l", c, q)), np.full(32, 8, np.complex64))
+
+
+def test_positions_along_an_axis_of_an_empty_array(device: Any) -> None:
+    assert nf.argmax(nf.zeros((0, 4)), axis=1).shape == (0,) and nf.argmin(nf.zeros((2, 0)), axis=0).shape == (0,)
+    with pytest.raises(ShapeError, match=r"\[argmax\] expected at least one element"):
+        nf.argmax(nf.zeros((0, 4)), axis=0)
+    with pytest.raises(ArgumentError, match=r"\[bincount\] expected numbers below"):
+        nf.bincount(nf.asarray(np.array([2**63], np.uint64)))
+
+
+@pytest.mark.parametrize("call", [lambda x: x + 300, lambda x: -1 + x, lambda x: nf.maximum(x, 200)])
+def test_python_integers_do_not_wrap_around(call: Any) -> None:
+    x = nf.asarray(np.array([1], np.int8 if "maximum" in call.__code__.co_names else np.uint8))
+    with pytest.raises(IntegerOverflowError, match=r"expected an integer that u?int8 holds, got"):
+        call(x)
+    assert bool((x < 300).all()) and (x / 300).dtype == nf.float32
+
+
+def test_integers_have_no_negative_powers(device: Any) -> None:
+    """NumPy refuses them too; 2 ** -1 was 0."""
+    x = nf.asarray([2, 3], device=device)
+    with pytest.raises(ArgumentError, match=r"\[pow\] expected a power of at least 0 for int64, got -1"):
+        x**-1
+    assert nf.array_equal(x**2, nf.asarray([4, 9], device=device)) and float((x**-1.0)[0]) == 0.5

@@ -60,6 +60,14 @@ JOINS: dict[str, Callable[[Any, list[Any]], Any]] = {
     "diff": lambda xp, x: xp.diff(x[1]),
     "diff ends": lambda xp, x: xp.diff(x[0], axis=0, prepend=0, append=x[0][:1]),
     "ptp": lambda xp, x: xp.ptp(x[0], axis=1),
+    "rot90": lambda xp, x: xp.rot90(x[0]),
+    "rot90 back": lambda xp, x: xp.rot90(x[0], -1, (1, 0)),
+    "rot90 twice": lambda xp, x: xp.rot90(x[0], 2),
+    "array_split": lambda xp, x: xp.array_split(x[0], 3, axis=1)[1],
+    "array_split positions": lambda xp, x: xp.array_split(x[1], [1, 3])[2],
+    "fmax": lambda xp, x: xp.fmax(x[0], x[1]),
+    "fmin": lambda xp, x: xp.fmin(x[0], x[1]),
+    "fmod": lambda xp, x: xp.fmod(x[0], xp.where(x[1] == 0, x[1] + 3, x[1])),
 }
 
 
@@ -167,6 +175,54 @@ def test_isclose(dtype: str, device: Any) -> None:
     assert nf.array_equal(x, x, equal_nan=True) and not nf.array_equal(x, x[:2])
     assert nf.allclose(x[:3], 1, atol=1) and nf.isclose(1, x[:3], atol=1).shape == (3,)
     assert nf.allclose(nf.asarray([2**53]), nf.asarray([2**53 + 1]), rtol=1e-15)
+
+
+COMPOSED: dict[str, Callable[[Any, Any], Any]] = {
+    "angle": lambda xp, x: xp.angle(x),
+    "exp2": lambda xp, x: xp.exp2(x),
+    "sinc": lambda xp, x: xp.sinc(x),
+    "unwrap": lambda xp, x: xp.unwrap(x * 3, axis=0),
+    "unwrap period": lambda xp, x: xp.unwrap(x, 3, period=4),
+    "gradient": lambda xp, x: xp.gradient(x, axis=1),
+    "gradient step": lambda xp, x: xp.gradient(x, 0.5)[0],
+    "gradient places": lambda xp, x: xp.gradient(x, 2, xp.asarray([0, 1, 3, 4, 8, 9, 11]))[1],
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", COMPOSED)
+def test_composed(name: str, dtype: str, device: Any) -> None:
+    a = values((3, 7), dtype)
+    got = COMPOSED[name](nf, nf.asarray(a))
+    expected = COMPOSED[name](np, a.astype(np.float64))
+    assert got.device == device
+    compare(got, expected, "float32" if "int" in dtype else dtype, 40.0)
+
+
+def test_composed_special_values(device: Any) -> None:
+    special = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1.5, -2.5, 1e-30, 3e38], np.float32)
+    x, y = nf.asarray(special[:, None]), nf.asarray(special)
+    with np.errstate(all="ignore"):
+        for name in ("fmod", "fmax", "fmin"):
+            got, expected = getattr(nf, name)(x, y), getattr(np, name)(special[:, None], special)
+            np.testing.assert_array_equal(np.asarray(got), expected)
+        np.testing.assert_array_equal(
+            np.signbit(np.asarray(nf.fmod(x, 2.0))), np.signbit(np.fmod(special[:, None], np.float32(2)))
+        )
+        np.testing.assert_allclose(np.asarray(nf.angle(y)), np.angle(special), rtol=1e-6)
+    z = np.array([1 + 1j, -1j, -1 + 0j, 0j], np.complex64)
+    np.testing.assert_allclose(np.asarray(nf.angle(nf.asarray(z))), np.angle(z), rtol=1e-6)
+    near = nf.asarray([0.0, 1e-9, 0.0095, 0.0096], dtype=nf.float64)
+    second = nf.grad(lambda v: nf.sum(nf.grad(lambda w: nf.sum(nf.sinc(w)))(v)))(near)
+    np.testing.assert_allclose(np.asarray(second), -(np.pi**2) / 3, rtol=1e-3)
+    with pytest.raises(ShapeError, match=r"\[rot90\]"):
+        nf.rot90(x, axes=(0,))  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match=r"\[gradient\]"):
+        nf.gradient(x)
+    with pytest.raises(ArgumentError, match=r"\[gradient\]"):
+        nf.gradient(nf.ones((2, 2)), 1, 2, 3)
+    with pytest.raises(ShapeError, match=r"\[array_split\]"):
+        nf.array_split(x, 0)
 
 
 SMOOTH: dict[str, Callable[[Any], Any]] = {

@@ -29,6 +29,8 @@ OPERATIONS = {
     "power": ("a ** 2", "x ** 2"),
     "matmul": ("m @ m", "z @ z"),
     "dot": ("a @ b", "x @ y"),
+    "nf.dot": ("np.dot(a, b)", "nf.dot(x, y)"),
+    "x.sum()": ("a.sum()", "x.sum()"),
     "where": ("np.where(a < 0.5, a, 0.0)", "nf.where(x < 0.5, x, 0.0)"),
 }
 
@@ -67,6 +69,9 @@ def test_the_short_ways_give_the_same_bits(n: int, dtype: str) -> None:
         nf.max,
         nf.min,
         lambda v: v @ v,
+        lambda v: v[::-1] @ v,
+        lambda v: nf.dot(v, v),
+        lambda v: v.sum(),
         lambda v: v[1:],
         lambda v: v.T,
         lambda v: nf.exp(v / 1e3),
@@ -81,6 +86,7 @@ def test_the_short_ways_give_the_same_bits(n: int, dtype: str) -> None:
         lambda v: v % 7.0,
         lambda v: nf.hypot(v, v),
         lambda v: nf.where(v > 0, v, 1.0),
+        lambda v: nf.where(v > 0, 2, v),
     ):
         np.testing.assert_array_equal(np.asarray(f(x)), np.asarray(f(many))[:n])
 

@@ -337,6 +337,9 @@ def test_masks_and_index_arrays_together(device: Any) -> None:
     x, mask = np.asarray(q), np.array([True, False, True, False])
     same(q[nf.asarray(mask), [0, 2]], x[mask, [0, 2]])
     same(q[nf.asarray(mask), :, [1, 0]], x[mask, :, [1, 0]])
+    same(q[None, 1, [0, 1], ..., 0, :], x[None, 1, [0, 1], ..., 0, :])
+    whole = quantized(nf.fp8_e4m3, (3, 3))  # no blocks; an ellipsis without axes parts the index arrays
+    same(whole[None, [0, 0], ..., 1], np.asarray(whole)[None, [0, 0], ..., 1])
     same(q[0, :, [1, 0, 1]], x[0, :, [1, 0, 1]])
     both = x[..., 0, 0] > 0
     same(q[nf.asarray(both)], x[both])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import nvfp as nf
-from nvfp.errors import ArgumentError, DTypeError, StateError
+from nvfp.errors import ArgumentError, AxisError, DTypeError, StateError
 
 
 def rng(seed: Any = 0, **options: Any) -> Any:
@@ -219,4 +219,15 @@ def test_a_refused_spawn_or_state_changes_nothing() -> None:
         g.spawn(-1)
     with pytest.raises(StateError):
         g.state = {**before, "draws": -1}
+    assert g.state == before
+
+
+def test_a_call_that_fails_draws_nothing() -> None:
+    g = rng(3)
+    before = g.state
+    for call in (lambda: g.normal(size=-1), lambda: g.normal(size=2, dtype=nf.int8), lambda: g.permutation(-1)):
+        with pytest.raises((ArgumentError, DTypeError)):
+            call()
+    with pytest.raises(AxisError):
+        g.choice(3.5)
     assert g.state == before

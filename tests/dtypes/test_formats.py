@@ -153,6 +153,6 @@ def test_numpy_refuses_a_quantized_dtype() -> None:
     """NumPy 2.4 asks for ``__numpy_dtype__`` and shows our message; older ones cannot interpret the row."""
     with pytest.raises(TypeError):
         np.zeros(3, dtype=nvfp4)
-    with pytest.raises(DTypeError, match=r"use x.astype\(nf.nvfp4\)"):
+    with pytest.raises(DTypeError, match=r"use nf\.asarray\(x\)\.astype\(nf\.nvfp4\)"):
         _ = nvfp4.__numpy_dtype__
     assert np.dtype("f4") != nvfp4

@@ -189,3 +189,9 @@ def test_damaged_entries_of_quantized_arrays_are_named(tmp_path: Path) -> None:
         (tmp_path / "y").write_bytes(content.replace(old, new))
         with pytest.raises(FileFormatError, match=r"\[load\] expected arrays as save writes them"):
             nf.load(tmp_path / "y")
+
+
+def test_nested_names_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(DTypeError, match=r"\[save\] expected arrays by name, got a dict under 'layer'; join the names"):
+        nf.save(tmp_path / "a.safetensors", {"layer": {"w": nf.ones((2,), device="cpu")}})
+    assert not list(tmp_path.iterdir())

@@ -112,7 +112,7 @@ def complex_error(name: str, dtype: Any) -> GradientError:
 
 def view(x: Array, raw: Any, node: Node | None) -> Array:
     """An Array over part of the memory of ``x``."""
-    return wrap(raw, x.dtype, node, storage=x.storage)
+    return wrap(raw, x.dtype, node, 0, x._storage or x.storage)
 
 
 def like(x: Any) -> tuple[tuple[int, ...], Any] | None:

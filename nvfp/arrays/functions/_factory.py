@@ -19,7 +19,7 @@ from nvfp.arrays.functions._quiet import quiet
 from nvfp.arrays.registry import public
 from nvfp.autograd.tape import Output, needs_grad, record
 from nvfp.dtypes.dense import bool as bool_, float32, float64
-from nvfp.errors import GradientError, message
+from nvfp.errors import ArgumentError, GradientError, IntegerOverflowError, message
 from nvfp.kernels.elementwise import elementwise
 from nvfp.kernels.elementwise_table import OPS
 
@@ -28,8 +28,8 @@ Rule = Callable[..., Any]
 # Small CPU arrays of one float dtype skip the kernel contract: the ufunc that the kernel runs gives the same bits.
 _SMALL = 4096
 _FLOATS = (float32, float64)
-_EXACT_INT = 1 << 24  # Python integers up to here are the same number in every dtype of `_FLOATS`
-_ndarray = np.ndarray
+EXACT_INT = 1 << 24  # Python integers up to here are the same number in every dtype of `_FLOATS`
+_ndarray, _square = np.ndarray, np.square
 
 
 def _example(name: str, op: str, arguments: int) -> str:
@@ -61,6 +61,7 @@ def _document(function: Any, name: str, op: str, formula: str, arguments: str, r
     Raises:
         ShapeError: shapes that do not broadcast.
         DTypeError: a kind of dtype that the function does not take.
+        IntegerOverflowError: a Python integer that the integer dtype of the result does not hold.
         DeviceError: arrays on different devices.
 
     Numerics:
@@ -100,7 +101,7 @@ def _power(a: Any, b: Any) -> Any:
     """``np.power`` with one exponent for all, but not 0.5, for which the kernel has a case of its own."""
     if type(b) is _ndarray or b == 0.5:
         raise ValueError
-    return np.power(a, b)
+    return _square(a) if b == 2 else np.power(a, b)  # NumPy's power multiplies there too, after more steps
 
 
 def _ufunc(op: str) -> Any:
@@ -119,7 +120,7 @@ def _direct(ufunc: Any, x: Any, y: Any) -> Any:
         b = y.raw
         if y.dtype is not dtype or type(b) is not _ndarray or b.size > _SMALL:
             return None
-    elif type(y) is float or (type(y) is int and -_EXACT_INT <= y <= _EXACT_INT):
+    elif type(y) is float or (type(y) is int and -EXACT_INT <= y <= EXACT_INT):
         b = y
     else:
         return None
@@ -129,6 +130,14 @@ def _direct(ufunc: Any, x: Any, y: Any) -> Any:
         return quiet.run(ufunc, a, b)
     except (ValueError, RuntimeError):  # shapes that do not broadcast (the contract says so); a context in use
         return None
+
+
+def _check_integers(op: str, values: Sequence[Any], dtype: np.dtype) -> None:
+    limits = np.iinfo(dtype)
+    for value in values:
+        if type(value) is int and not limits.min <= value <= limits.max:
+            do = "cast the array to a wider dtype first"
+            raise IntegerOverflowError(message(op, f"an integer that {dtype} holds", value, do))
 
 
 def unary(
@@ -216,6 +225,11 @@ def binary(
                 dtype = bool_
             elif to_float and dtype.kind in "iub":
                 dtype = float32
+            elif dtype.kind in "iu":
+                _check_integers(name, (x, y), dtype)
+                if name == "pow" and type(y) is int and y < 0:
+                    do = "cast the array to a floating dtype first"
+                    raise ArgumentError(message(name, f"a power of at least 0 for {dtype}", y, do))
             out = wrap(elementwise(kernel, raw_of(x), raw_of(y), dtype=dtype))
         if rule_x is None and rule_y is None:
             if refused and needs_grad(x, y):

@@ -8,14 +8,18 @@ import numpy as np
 
 from nvfp.arrays.array import Array, fresh, wrap
 from nvfp.arrays.functions._common import array, dense, fit, like, promoted, raw_of
-from nvfp.arrays.functions._factory import binary, unary
+from nvfp.arrays.functions._factory import EXACT_INT, binary, unary
+from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.dtypes.dense import bool as bool_, float32, float64
 from nvfp.dtypes.promotion import result_type
 from nvfp.errors import DeviceError, DTypeError, message
 from nvfp.kernels.elementwise import elementwise
 
-_LARGEST = float(np.finfo(np.float32).max)
+_ndarray = np.ndarray
+
+# Python numbers up to here are the same in NumPy's way and in the kernel's.
+_LIMITS = {float: float(np.finfo(np.float32).max), int: EXACT_INT}
 
 equal = binary("equal", "x == y")
 not_equal = binary("not_equal", "x != y")
@@ -50,28 +54,27 @@ def _where_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple
 
 
 def _small(condition: Any, x: Any, y: Any) -> Any:
-    """The choice among small untracked CPU arrays of one float dtype (or such a one and a float), else None."""
+    """The choice among small untracked CPU arrays of one float dtype (or such a one and a number), else None."""
     dtype = x.dtype if type(x) is Array else y.dtype if type(y) is Array else None
-    if (dtype is not float32 and dtype is not float64) or type(condition) is not np.ndarray or condition.size > 4096:
+    if (dtype is not float32 and dtype is not float64) or type(condition) is not _ndarray or condition.size > 4096:
         return None
-    raws: list[Any] = []
     for value in (x, y):
         if type(value) is Array:
             raw = value.raw
-            if value.dtype is not dtype or value._node is not None or type(raw) is not np.ndarray or raw.size > 4096:
+            if value.dtype is not dtype or value._node is not None or type(raw) is not _ndarray or raw.size > 4096:
                 return None
-            raws.append(raw)
-        elif type(value) is float and -_LARGEST <= value <= _LARGEST:
-            raws.append(value)
         else:
-            return None
+            limit = _LIMITS.get(type(value))
+            if limit is None or not -limit <= value <= limit:
+                return None
     try:
-        return np.where(condition, *raws)
+        return np.where(condition, x.raw if type(x) is Array else x, y.raw if type(y) is Array else y)
     except ValueError:  # shapes that do not broadcast: told by the contract
         return None
 
 
 @public
+@explained
 def where(condition: Any, x: Any, y: Any, /) -> Array:
     """Return ``x`` where ``condition`` holds, else ``y``.
 

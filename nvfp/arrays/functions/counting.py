@@ -13,7 +13,7 @@ from nvfp.arrays.functions._library import call, constant, index_dtype, ordered
 from nvfp.arrays.functions.conversion import host
 from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
-from nvfp.dtypes.dense import float32, float64, int64
+from nvfp.dtypes.dense import float32, float64, int64, uint64
 from nvfp.dtypes.promotion import result_type
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 
@@ -51,6 +51,8 @@ def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Array:
         raise ShapeError(message("bincount", "a vector, and weights as long", got, "flatten them"))
     if least < 0 or (x.size and int(nf.min(x)) < 0):
         raise ArgumentError(message("bincount", "numbers >= 0", "a negative one", "shift them by their minimum"))
+    if x.dtype is uint64 and x.size and int(nf.max(x)) >= 1 << 63:
+        raise ArgumentError(message("bincount", "numbers below 2**63", int(nf.max(x)), "count values with nf.unique"))
     if factors is None:
         return index_dtype(call("bincount", nf.astype(x, int64, copy=False).raw, minlength=least))
     sums = np.bincount(host(x).astype(np.int64), host(factors).astype(np.float64), least)

@@ -119,12 +119,14 @@ def kron(x: Any, y: Any, /) -> Array:
         >>> nf.kron(nf.asarray([1, 10], device="cpu"), nf.asarray([1, 2], device="cpu"))
         nf.array([ 1,  2, 10, 20])
     """
+    (x, y), dtype = promoted("kron", x, y)
     x, y = array("kron", x), array("kron", y)
     ndim = max(x.ndim, y.ndim)
     a, b = ((1,) * (ndim - v.ndim) + v.shape for v in (x, y))
     left = nf.reshape(x, tuple(n for length in a for n in (length, 1)))
     right = nf.reshape(y, tuple(n for length in b for n in (1, length)))
-    return nf.reshape(left * right, tuple(m * n for m, n in zip(a, b, strict=True)))
+    product = nf.astype(left * right, dtype, copy=False)
+    return nf.reshape(product, tuple(m * n for m, n in zip(a, b, strict=True)))
 
 
 @public

@@ -154,6 +154,7 @@ def _summed(term: Term, keep: Collection[str], dtype: Any) -> Term:
     x, labels = term
     gone = tuple(i for i, label in enumerate(labels) if label not in keep)
     if gone:
+        x = nf.astype(x, dtype, copy=False) if dtype.kind == "c" else x
         x = nf.any(x, axis=gone) if dtype.kind == "b" else nf.sum(x, axis=gone, dtype=dtype)
     return x, tuple(label for label in labels if label in keep)
 

@@ -11,6 +11,7 @@ from typing import Any
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.functions._common import conjugate, dense, fit, like, operand, promoted, raw_of
 from nvfp.arrays.functions._factory import binary, unary
+from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.kernels.elementwise import elementwise
 
@@ -113,7 +114,7 @@ nextafter = binary("nextafter", "the float after x towards y")
 floor = unary("floor", "the largest integer <= x", flat)
 ceil = unary("ceil", "the smallest integer >= x", flat)
 trunc = unary("trunc", "x without its fraction", flat)
-round = unary("round", "the nearest integer, ties to even", flat)
+round = public(explained(unary("round", "the nearest integer, ties to even", flat)))
 
 # Complex parts.
 conj = unary("conj", "the complex conjugate of x", conjugate)

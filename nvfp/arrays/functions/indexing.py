@@ -9,6 +9,7 @@ import numpy as np
 
 from nvfp.arrays import block_index
 from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.block_index import whole
 from nvfp.arrays.blocks import blocked_axes
 from nvfp.arrays.functions._common import any_array, dense, fit, integer, is_storage, like, one_axis, view
 from nvfp.arrays.functions.conversion import bits
@@ -28,6 +29,8 @@ _PLAIN = {int, type(None)}
 def expanded(op: str, key: Any, x: Array) -> tuple[Key, bool]:
     """Return a key with one entry per axis (int, slice, raw array) besides None, and whether it is basic.
 
+    An ellipsis stays where it stands for no axis beside index arrays.
+
     Raises:
         BlockIndexError: more entries than axes.
         DTypeError: an entry that is no index.
@@ -39,8 +42,11 @@ def expanded(op: str, key: Any, x: Array) -> tuple[Key, bool]:
         raise BlockIndexError(message(op, f"at most {x.ndim} indices and one ellipsis", key, "leave some out"))
     fill_in = [slice(None)] * (x.ndim - used)
     at = next((i for i, e in enumerate(entries) if e is Ellipsis), None)
+    basic = all(e is None or e is Ellipsis or isinstance(e, int | slice) for e in entries)
+    if at is not None and not fill_in and not basic:
+        return tuple(entries), False  # an ellipsis without axes still parts the index arrays beside it
     entries = [*entries, *fill_in] if at is None else [*entries[:at], *fill_in, *entries[at + 1 :]]
-    return tuple(entries), all(e is None or isinstance(e, int | slice) for e in entries)
+    return tuple(entries), basic
 
 
 def _simple(key: Any) -> Any:
@@ -98,7 +104,7 @@ def _plain_slice(op: str, entry: slice) -> slice:
 
 def _read(op: str, raw: Any, key: Key) -> Any:
     try:
-        return bits(raw)[(*key, ...)].view(raw.dtype)
+        return bits(raw)[whole(key)].view(raw.dtype)
     except IndexError as error:
         raise _out_of_range(op, raw, error) from None
 
@@ -186,7 +192,7 @@ def _scatter(g: Array, key: Key, basic: bool, shape: tuple[int, ...]) -> Array:
 def _row_key(key: Key) -> Any:
     """The index array of ``x[ids]`` (nothing else in the key), or None."""
     first, *rest = key
-    alone = all(isinstance(e, slice) and e == slice(None) for e in rest)
+    alone = first is not Ellipsis and all(isinstance(e, slice) and e == slice(None) for e in rest)
     return (
         first
         if alone and not isinstance(first, int | slice) and first is not None and first.dtype != np.bool_
@@ -204,7 +210,7 @@ def _sum_rows(g: Any, ids: Any, rows: int, dtype: np.dtype) -> Any:
 def _positions(shape: tuple[int, ...], key: Key, g: Array) -> Any:
     """The place of every selected element in the flattened array."""
     every = nf.arange(math.prod(shape), device=g.device).raw.reshape(shape)
-    return every[(*key, ...)].reshape(-1)
+    return every[whole(key)].reshape(-1)
 
 
 @public

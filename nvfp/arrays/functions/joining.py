@@ -17,6 +17,7 @@ from nvfp.arrays.functions._common import (
     axis_tuple,
     dense,
     fit,
+    integer,
     integers,
     like,
     one_axis,
@@ -208,6 +209,34 @@ def _split(op: str, x: Array, sections: int | Sequence[int], axis: int) -> list[
     else:
         bounds = [0, *positions, length]
     return [part(op, x, (slice(None),) * place + (slice(a, b),)) for a, b in pairwise(bounds)]
+
+
+@public
+@explained
+def array_split(x: Any, sections: int | Sequence[int], /, axis: int = 0) -> list[Array]:
+    """Return parts of ``x`` along an axis, as views, nearly equal ones where the length does not divide.
+
+    Args:
+        x: Array.
+        sections: number of parts, of which the first are longer by one; or the positions where parts begin.
+        axis: which axis.
+
+    Raises:
+        ShapeError: no part.
+
+    Example:
+        >>> import nvfp as nf
+        >>> [part.tolist() for part in nf.array_split(nf.arange(5, device="cpu"), 2)]
+        [[0, 1, 2], [3, 4]]
+    """
+    x = any_array("array_split", x)
+    if np.ndim(sections) == 0:
+        length, count = x.shape[one_axis("array_split", axis, x.ndim)], integer("array_split", "sections", sections)
+        if count < 1:
+            raise ShapeError(message("array_split", "at least one part", count, "pass how many"))
+        size, longer = divmod(length, count)
+        sections = [i * size + min(i, longer) for i in range(1, count)]
+    return _split("array_split", x, sections, axis)
 
 
 @public

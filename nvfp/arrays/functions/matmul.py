@@ -19,6 +19,8 @@ from nvfp.dtypes.promotion import result_type
 from nvfp.errors import BlockIndexError, DeviceError, DTypeError, ShapeError, message
 from nvfp.kernels.gemm import gemm
 
+_ndarray, _matmul = np.ndarray, np.matmul
+
 
 def _vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, ...]:
     a, b, targets = saved
@@ -44,6 +46,7 @@ def _product(a: Array, b: Array, dtype: np.dtype) -> Array:
         a, b = (nf.astype(x, dtype, copy=False) for x in (a, b))
     if dtype.kind in "iubc":
         y = np.matmul(a.raw, b.raw) if isinstance(a.raw, np.ndarray) else a.raw @ b.raw
+        y = y.astype(dtype, copy=False)  # NumPy takes complex64 beside int64 to complex128
     else:
         y = gemm(_floating(a, dtype).raw, _floating(b, dtype).raw, dtype=dtype)
     saved = (a if b._node is not None else None, b if a._node is not None else None, (like(a), like(b)))
@@ -78,7 +81,8 @@ def matmul(x1: Any, x2: Any, /, *, dtype: Any = None) -> Array:
         DTypeError: a result dtype that is not dense, or an integer one for floating operands.
 
     Numerics:
-        Sums in float32, one rounding to ``dtype``; see `nvfp.kernels.gemm`. Quantized operands are used as
+        Sums in float32 (float64 between dense float64 operands; a quantized operand keeps them in float32), one
+        rounding to ``dtype``; see `nvfp.kernels.gemm`. Quantized operands are used as
         they are, or expanded exactly where the device has no such product; never quantized again.
 
     Example:
@@ -88,7 +92,7 @@ def matmul(x1: Any, x2: Any, /, *, dtype: Any = None) -> Array:
         nf.array([[5.]])
     """
     if dtype is None and type(x1) is Array and type(x2) is Array:
-        found = _small(x1, x2)
+        found = small(x1, x2)
         if found is not None:
             return fresh(found)
     a, b = any_array("matmul", x1), any_array("matmul", x2)
@@ -109,18 +113,17 @@ def matmul(x1: Any, x2: Any, /, *, dtype: Any = None) -> Array:
     return nf.squeeze(y, gone) if gone else y
 
 
-def _small(x1: Array, x2: Array) -> Any:
+def small(x1: Array, x2: Array) -> Any:
     """The product of small untracked float matrices (or vectors) on the CPU, the bits of `_product`; else None."""
     a, b = x1.raw, x2.raw
-    if x1._node is not None or x2._node is not None or type(a) is not np.ndarray or type(b) is not np.ndarray:
+    if x1._node is not None or x2._node is not None or type(a) is not _ndarray or type(b) is not _ndarray:
         return None
-    if (x1.dtype is not float32 and x1.dtype is not float64) or x2.dtype is not x1.dtype or max(a.size, b.size) > 4096:
+    dtype = x1.dtype
+    if (dtype is not float32 and dtype is not float64) or x2.dtype is not dtype or a.size > 4096 or b.size > 4096:
         return None
     try:
-        if a.ndim == b.ndim == 2:
-            return quiet.run(np.matmul, a, b)
-        if a.ndim == b.ndim == 1:
-            return quiet.run(np.matmul, a[None], b[:, None])[0, 0]
+        if a.ndim == b.ndim <= 2 and a.ndim:
+            return quiet.run(_matmul, a, b)
     except (ValueError, RuntimeError):  # shapes that do not fit, told by `_check`; a context in use
         pass
     return None

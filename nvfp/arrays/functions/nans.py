@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from nvfp.arrays.array import Array
-from nvfp.arrays.functions._common import array, widened
+from nvfp.arrays.functions._common import HALVES, array, widened
+from nvfp.arrays.functions.reductions import root_of, squares
 from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.dtypes.dense import float32
@@ -36,7 +37,7 @@ def nan_to_num(x: Any, /, nan: float = 0.0, posinf: float | None = None, neginf:
     """Return ``x`` with numbers in place of NaN and infinities.
 
     Args:
-        x: real Array.
+        x: Array; of complex numbers each part is replaced.
         nan: instead of NaN.
         posinf: instead of infinity; the largest number of the dtype by default.
         neginf: instead of minus infinity; the least number of the dtype by default.
@@ -46,6 +47,10 @@ def nan_to_num(x: Any, /, nan: float = 0.0, posinf: float | None = None, neginf:
         >>> nf.nan_to_num(nf.asarray([nf.nan, 1.0, -nf.inf], device="cpu"), neginf=-9)
         nf.array([ 0.,  1., -9.])
     """
+    x = array("nan_to_num", x)
+    if x.dtype.kind == "c":
+        real, imaginary = (nan_to_num(part, nan, posinf, neginf) for part in (nf.real(x), nf.imag(x)))
+        return real + 1j * imaginary
     filled, gone = _without("nan_to_num", x, nan)
     if gone is None:
         return nf.copy(filled)
@@ -144,9 +149,9 @@ def nanvar(x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: b
     middle = nf.sum(wide, axis=axis, keepdims=True) / _counts(wide, gone, axis, True)
     distance = nf.where(gone, 0.0, wide - middle)
     left = _counts(wide, gone, axis, keepdims) - correction
-    total = nf.sum(distance * distance, axis=axis, keepdims=keepdims)
+    total = nf.sum(squares(distance), axis=axis, keepdims=keepdims)
     found = nf.where(nf.greater(left, 0), total / nf.where(nf.greater(left, 0), left, 1.0), math.nan)
-    return nf.astype(found, filled.dtype, copy=False)
+    return nf.astype(found, found.dtype if filled.dtype.kind == "c" else filled.dtype, copy=False)
 
 
 @public
@@ -167,8 +172,8 @@ def nanstd(x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: b
     """
     x = array("nanstd", x)
     (wide,) = widened(x)
-    root = nf.sqrt(nanvar(wide, axis=axis, correction=correction, keepdims=keepdims))
-    return root if x.dtype.kind in "iub" else nf.astype(root, x.dtype, copy=False)
+    root = root_of(nanvar(wide, axis=axis, correction=correction, keepdims=keepdims))
+    return nf.astype(root, x.dtype, copy=False) if x.dtype in HALVES else root
 
 
 def _extreme(op: Literal["nanmax", "nanmin"], x: Any, axis: Axis, keepdims: bool) -> Array:

@@ -45,6 +45,10 @@ def _quantile(op: str, x: Any, q: Any, axis: Axis, method: Any, keepdims: bool, 
         raise ArgumentError(message(op, f"q within 0 and {top:g}, one or several", repr(q), "correct q"))
     try:
         with np.errstate(all="ignore"):
+            values = values.astype(np.float64, copy=False)  # in a narrow integer dtype differences would wrap around
+            if op == "median":  # NumPy's quantiles beside an infinity are NaN
+                middle = np.median(values, axis=axes, keepdims=keepdims)
+                return place(np.asarray(middle), source.device, float32 if source.dtype.kind in "iub" else source.dtype)
             found = np.quantile(values, shares.astype(np.float64) / top, axis=axes, method=method, keepdims=keepdims)
     except ValueError as error:
         raise ArgumentError(message(op, "a method of numpy.quantile", repr(method), f"pick one ({error})")) from None

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from nvfp.arrays.array import Array
+from nvfp.arrays.array import Array, fresh
 from nvfp.arrays.functions._common import any_array
-from nvfp.arrays.functions.matmul import unless_broken
+from nvfp.arrays.functions.matmul import small, unless_broken
 from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.dtypes.promotion import result_type
@@ -38,6 +38,10 @@ def dot(x1: Any, x2: Any, /) -> Array:
         >>> nf.dot(nf.asarray([1.0, 2.0], device="cpu"), nf.asarray([3.0, 4.0], device="cpu"))
         nf.array(11.)
     """
+    if type(x1) is Array and type(x2) is Array:
+        found = small(x1, x2)
+        if found is not None:
+            return fresh(found)
     a, b = any_array("dot", x1), any_array("dot", x2)
     if a.ndim == 0 or b.ndim == 0:
         return nf.multiply(a, b)

@@ -12,7 +12,7 @@ from nvfp.arrays.functions._common import HALVES, array, axis_tuple, dense, fit,
 from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.autograd.tape import Output, needs_grad
-from nvfp.dtypes.dense import as_dtype, float32, int64, uint64
+from nvfp.dtypes.dense import as_dtype, float32, float64, int64, uint64
 from nvfp.errors import DTypeError, ShapeError, message
 from nvfp.kernels.reduce import reduce, small
 
@@ -107,7 +107,8 @@ def mean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fa
     axes = _axes("mean", axis, x.ndim)
     target = float32 if dtype is None and x.dtype.kind in "iub" else _accumulator(x, dtype)
     count = math.prod(x.shape[a] for a in axes)
-    raw = reduce("mean", x.raw, axis=axes, keepdims=keepdims, dtype=target)
+    source = nf.astype(x, float64).raw if x.dtype in (int64, uint64) else x.raw  # their sum may pass 64 bits
+    raw = reduce("mean", source, axis=axes, keepdims=keepdims, dtype=target)
     return wrap(raw, node=dense("mean", (x,), _mean_vjp, (axes, like(x), count)))
 
 
@@ -225,19 +226,27 @@ def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fa
     return wrap(raw, node=dense("prod", (x,), _prod_vjp, (x, axes, like(x))))
 
 
+def squares(x: Array) -> Array:
+    """``|x| ** 2``, real."""
+    return nf.real(x * nf.conj(x)) if x.dtype.kind == "c" else x * x
+
+
 @public
 @explained
 def var(x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """Return the variance over axes: ``sum((x - mean) ** 2) / (n - correction)``.
+    """Return the variance over axes: ``sum(|x - mean| ** 2) / (n - correction)``.
 
     Args:
-        x: floating Array.
+        x: Array.
         axis: one or several axes; None: all.
         correction: 0 for the population's, 1 for the sample's variance.
         keepdims: leave the reduced axes with length 1.
 
+    Returns:
+        An Array of the dtype of ``x``, float32 for integers; of complex numbers the real dtype of their parts.
+
     Numerics:
-        16-bit floats compute in float32 and are rounded once.
+        16-bit floats compute in float32, integers in float64, and are rounded once.
 
     Example:
         >>> import nvfp as nf
@@ -245,14 +254,23 @@ def var(x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool
         nf.array(2.)
     """
     x = array("var", x)
-    if x.dtype.kind in "iub":
-        x = nf.astype(x, float32)
+    whole = x.dtype.kind in "iub"
     axes = _axes("var", axis, x.ndim)
-    (wide,) = widened(x)
+    (wide,) = (nf.astype(x, float64),) if whole else widened(x)
     distance = wide - nf.mean(wide, axis=axes, keepdims=True)
     count = math.prod(x.shape[a] for a in axes) - real("var", correction)
-    total = nf.sum(distance * distance, axis=axes, keepdims=keepdims)
-    return nf.astype(total * (1.0 / count) if count > 0 else total * math.nan, x.dtype, copy=False)
+    total = nf.sum(squares(distance), axis=axes, keepdims=keepdims)
+    target = float32 if whole else x.dtype if x.dtype.kind == "f" or x.dtype in HALVES else total.dtype
+    return nf.astype(total * (1.0 / count) if count > 0 else total * math.nan, target, copy=False)
+
+
+def root_of(variance: Array) -> Array:
+    """The square root; its gradient is 0 (not inf times 0) where equal numbers have no variance."""
+    if variance._node is None:
+        return nf.sqrt(variance)
+    flat = nf.equal(variance, 0.0)
+    root: Array = nf.where(flat, 0.0, nf.sqrt(nf.where(flat, 1.0, variance)))
+    return root
 
 
 @public
@@ -261,7 +279,7 @@ def std(x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool
     """Return the standard deviation over axes, the root of `nf.var`.
 
     Args:
-        x: floating Array.
+        x: Array.
         axis: one or several axes; None: all.
         correction: 0 for the population's, 1 for the sample's deviation.
         keepdims: leave the reduced axes with length 1.
@@ -273,7 +291,7 @@ def std(x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool
     """
     x = array("std", x)
     (wide,) = widened(x)
-    root = nf.sqrt(nf.var(wide, axis=axis, correction=correction, keepdims=keepdims))
+    root = root_of(nf.var(wide, axis=axis, correction=correction, keepdims=keepdims))
     return nf.astype(root, x.dtype, copy=False) if x.dtype in HALVES else root
 
 
@@ -320,9 +338,9 @@ def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 def _position(op: Literal["argmax", "argmin"], x: Any, axis: int | None, keepdims: bool) -> Array:
     x = array(op, x)
-    if x.size == 0:
-        raise ShapeError(message(op, "at least one element", f"shape {x.shape}", "reduce over axes with elements"))
     chosen = None if axis is None else one_axis(op, axis, x.ndim)
+    if (x.size if chosen is None else x.shape[chosen]) == 0:
+        raise ShapeError(message(op, "at least one element", f"shape {x.shape}", "reduce over axes with elements"))
     return wrap(reduce(op, x.raw, axis=chosen, keepdims=keepdims))
 
 
@@ -366,26 +384,3 @@ def argmin(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Arr
         nf.array([0, 1])
     """
     return _position("argmin", x, axis, keepdims)
-
-
-@public
-def array_equal(x: Any, y: Any, /, equal_nan: bool = False) -> bool:
-    """Whether two arrays have the same shape and equal values (waits for the GPU).
-
-    Args:
-        x: Array.
-        y: Array.
-        equal_nan: whether NaN equals NaN.
-
-    Example:
-        >>> import nvfp as nf
-        >>> nf.array_equal(nf.ones((2,), device="cpu"), nf.ones((2,), dtype=nf.bfloat16, device="cpu"))
-        True
-    """
-    x, y = array("array_equal", x), array("array_equal", y)
-    if x.shape != y.shape:
-        return False
-    same = nf.equal(x, y)
-    if equal_nan and x.dtype.kind not in "iub" and y.dtype.kind not in "iub":
-        same = nf.logical_or(same, nf.logical_and(nf.isnan(x), nf.isnan(y)))
-    return bool(nf.all(same))

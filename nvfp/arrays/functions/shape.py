@@ -10,7 +10,7 @@ import numpy as np
 
 from nvfp.arrays import block_index, blocks
 from nvfp.arrays.array import Array, wrap
-from nvfp.arrays.functions._common import any_array, axis_tuple, dense, fit, integers, like, one_axis, view
+from nvfp.arrays.functions._common import any_array, axis_tuple, dense, fit, integer, integers, like, one_axis, view
 from nvfp.arrays.quantized import QuantizedArray, quantized
 from nvfp.arrays.registry import nf, public
 from nvfp.errors import ArgumentError, ShapeError, message
@@ -364,3 +364,30 @@ def flip(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     if isinstance(x, QuantizedArray):
         return quantized(block_index.getitem(x.operand, key, "flip"), node, x.storage)
     return view(x, x.raw[(*key, ...)], node)
+
+
+@public
+def rot90(x: Any, /, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
+    """Return a view turned by 90 degrees ``k`` times, from the first of two axes towards the second.
+
+    Args:
+        x: Array with at least two axes.
+        k: how often; negative turns go the other way.
+        axes: the two axes.
+
+    Raises:
+        ShapeError: not two different axes.
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.rot90(nf.asarray([[1, 2], [3, 4]], device="cpu")).tolist()
+        [[2, 4], [1, 3]]
+    """
+    x, turns = any_array("rot90", x), integer("rot90", "k", k) % 4
+    places = axis_tuple("rot90", axes, x.ndim)
+    if len(places) != 2:
+        raise ShapeError(message("rot90", "two axes", axes, "pass a pair"))
+    first, second = places
+    if turns % 2 == 0:
+        return flip(x, axis=places if turns else ())
+    return swapaxes(flip(x, axis=second if turns == 1 else first), first, second)

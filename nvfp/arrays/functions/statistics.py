@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nvfp.arrays.array import Array
-from nvfp.arrays.functions._common import array, axis_tuple, integer, one_axis, promoted, widened
+from nvfp.arrays.functions._common import HALVES, array, axis_tuple, integer, one_axis, promoted, widened
 from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.device import Device
@@ -37,7 +37,7 @@ def average(x: Any, /, axis: Axis = None, weights: Any = None, *, keepdims: bool
         ShapeError: weights of another shape.
 
     Numerics:
-        16-bit floats compute in float32 and are rounded once.
+        16-bit floats compute in float32, integers in float64, and are rounded once.
 
     Example:
         >>> import nvfp as nf
@@ -56,7 +56,8 @@ def average(x: Any, /, axis: Axis = None, weights: Any = None, *, keepdims: bool
             raise ShapeError(message("average", f"weights for {x.shape}, axis {axis}", weights.shape, do))
         weights = nf.permute_dims(weights, np.argsort(axes).tolist())
         weights = nf.reshape(weights, tuple(n if i in axes else 1 for i, n in enumerate(x.shape)))
-    wide, factor = widened(x, weights)
+    between = float64 if dtype.kind in "iub" else float32 if dtype in HALVES else dtype
+    wide, factor = (nf.astype(v, between, copy=False) for v in (x, weights))
     total = nf.sum(nf.broadcast_to(factor, x.shape), axis=axes, keepdims=keepdims)
     mean = nf.sum(wide * factor, axis=axes, keepdims=keepdims) / total
     return nf.astype(mean, float32 if dtype.kind in "iub" else dtype, copy=False)
@@ -205,3 +206,26 @@ def allclose(x: Any, y: Any, /, rtol: float = 1e-5, atol: float = 1e-8, equal_na
         True
     """
     return bool(nf.all(isclose(x, y, rtol, atol, equal_nan)))
+
+
+@public
+def array_equal(x: Any, y: Any, /, equal_nan: bool = False) -> bool:
+    """Whether two arrays have the same shape and equal values (waits for the GPU).
+
+    Args:
+        x: Array.
+        y: Array.
+        equal_nan: whether NaN equals NaN.
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.array_equal(nf.ones((2,), device="cpu"), nf.ones((2,), dtype=nf.bfloat16, device="cpu"))
+        True
+    """
+    x, y = array("array_equal", x), array("array_equal", y)
+    if x.shape != y.shape:
+        return False
+    same = nf.equal(x, y)
+    if equal_nan and x.dtype.kind not in "iub" and y.dtype.kind not in "iub":
+        same = nf.logical_or(same, nf.logical_and(nf.isnan(x), nf.isnan(y)))
+    return bool(nf.all(same))

@@ -139,7 +139,7 @@ def _sums(rows: np.ndarray) -> np.ndarray:
 
 def sum_flat(x: np.ndarray) -> Any:
     """The tree over all elements of a contiguous array, as a scalar of its dtype."""
-    flat = x.reshape(-1)
+    flat = x if x.ndim == 1 else x.reshape(-1)
     return x.dtype.type(_sum_flat(flat if flat.flags.writeable else flat.copy()))
 
 
