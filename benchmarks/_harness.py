@@ -22,7 +22,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from _recorded import H200_ROOFS, RECORDED, Key
-from _row import Row, rate_text, roofs_text
+from _row import Limit, Row, limits_text, rate_text, roofs_text
 from _timing import Call, Timing, copy_rate_cpu, copy_rate_gpu, matmul_rate_cpu, time_cpu, time_gpu, time_host
 
 from nvfp.device import Device, check_usable, default_device
@@ -32,12 +32,14 @@ from nvfp.kernels.random import Draw, random
 
 BFLOAT16, FLOAT32, INT64 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.int64)
 _PACKAGES = (
-    "nvfp", "numpy", "numba", "ml-dtypes", "torch", "cupy-cuda12x", "cupy-cuda13x", "cuda-bindings", "cuda-core",
-    "nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12",
+    "nvfp", "numpy", "numba", "ml-dtypes", "torch", "torchao", "cupy-cuda12x", "cupy-cuda13x", "cuda-bindings",
+    "cuda-core", "nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12",
 )  # fmt: skip
 
 _HAS_LOAD = hasattr(os, "getloadavg")
 Peer = Callable[[Any], Call]  # the torch module -> the call to time
+Rivals = dict[str, Callable[[], Call]]  # name -> makes the call to time; ImportError where it is not here
+_LEAD = 5.0  # how many times as long a rival must take, on the CPU
 
 
 @dataclass
@@ -94,6 +96,8 @@ class Bench:
             import torch
         except ImportError:
             return None
+        if not self.cuda:
+            torch.set_num_threads(threads())
         return torch if not self.cuda or torch.cuda.is_available() else None
 
     @cached_property
@@ -152,6 +156,8 @@ class Bench:
         setup: Call | None = None,
         peer: Peer | None = None,
         known: Key | None = None,
+        least: tuple[str, int, float] | None = None,
+        rivals: Rivals | None = None,
     ) -> None:
         """Time a call and print its row.
 
@@ -164,13 +170,17 @@ class Bench:
             setup: runs before each call and is not timed.
             peer: makes the same in torch.
             known: name and shape of a recorded figure of another library, used on an H200.
+            least: on the CPU, ``"float32 in"`` or ``"float32 out"``, bytes of those values, and how many of them per
+                second there must be.
+            rivals: on the CPU, other libraries that must take `_LEAD` times as long.
         """
         ours = self._time(call, setup)
         found = RECORDED.get(known) if known and self.roofs is H200_ROOFS else None
         roofs = self.roofs
         top = roofs.get(roof) if self.cuda or roof == "copy" else roofs["float32"]
         theirs = self._peer(name, peer)
-        self._add(Row(name, ours.median, ours.low, ours.high, moved, flops, top, None, theirs, found))
+        limits = () if self.cuda else self._limits(name, ours.median, least, rivals or {})
+        self._add(Row(name, ours.median, ours.low, ours.high, moved, flops, top, None, theirs, found, limits))
 
     def host(self, name: str, call: Call, limit: float | None = None) -> None:
         """Time a small call on the host, which does not wait for the GPU, and print its row.
@@ -197,6 +207,20 @@ class Bench:
         except Exception as error:
             print(f"  (torch cannot do {name!r}: {' '.join(str(error).split())[:160]})", file=sys.stderr)
             return None
+
+    def _limits(
+        self, name: str, ours: float, least: tuple[str, int, float] | None, rivals: Rivals
+    ) -> tuple[Limit, ...]:
+        """What a call of ``ours`` seconds must reach, with the rivals that are here."""
+        found = [] if least is None else [Limit(least[0], least[1] / ours, least[2])]
+        for rival, make in rivals.items() if self.peers else ():
+            try:
+                call = make()
+            except ImportError as error:
+                print(f"  ({name!r} without {rival}: {' '.join(str(error).split())[:160]})", file=sys.stderr)
+                continue
+            found.append(Limit(rival, self._time(call).median / ours, _LEAD))
+        return tuple(found)
 
     def _add(self, row: Row) -> None:
         self.rows.append(row)
@@ -259,7 +283,7 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     options.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
     options.add_argument("--quick", action="store_true", help="smaller sizes and fewer repeats")
-    options.add_argument("--no-peers", action="store_true", help="do not time torch")
+    options.add_argument("--no-peers", action="store_true", help="do not time torch and other libraries")
     options.add_argument("--json", type=Path, metavar="FILE", help="write every figure there as well")
     return options
 
@@ -297,4 +321,5 @@ def main(benchmark: Callable[[Bench], None]) -> None:
     args = parser(sys.modules["__main__"].__doc__).parse_args()
     bench = start(args)
     benchmark(bench)
+    print(limits_text(bench.rows))
     finish(bench, args.json)

@@ -6,7 +6,32 @@ from dataclasses import dataclass
 
 from _recorded import Recorded
 
-HEADINGS = ("case", "time", "rate", "of the roof", "torch, same run", "recorded")
+HEADINGS = ("case", "time", "rate", "of the roof", "torch, same run", "recorded", "limits, same run")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A figure of a row that must be reached on the CPU.
+
+    Attributes:
+        what: ``"float32 in"`` or ``"float32 out"`` (bytes per second of values), or the peer that must take longer.
+        got: the rate, or the peer's time over ours.
+        least: what it must be.
+    """
+
+    what: str
+    got: float
+    least: float
+
+    @property
+    def met(self) -> bool:
+        """Whether it is reached."""
+        return self.got >= self.least
+
+    def __str__(self) -> str:
+        rate = self.what.startswith("float32 ")
+        got, least = (rate_text(v, "B") if rate else f"{v:.3g}x" for v in (self.got, self.least))
+        return f"{self.what} {got} (at least {least}: {'met' if self.met else 'MISSED'})"
 
 
 @dataclass(frozen=True)
@@ -24,6 +49,7 @@ class Row:
         limit: seconds that a small call may take, or None.
         torch: seconds of torch in this run, or None.
         recorded: another peer's recorded time, or None.
+        limits: what it must reach on the CPU.
     """
 
     name: str
@@ -36,27 +62,37 @@ class Row:
     limit: float | None = None
     torch: float | None = None
     recorded: Recorded | None = None
+    limits: tuple[Limit, ...] = ()
 
     def cells(self) -> tuple[str, ...]:
         """The columns of `HEADINGS`; ``x 0.80`` after a peer's time says that we take 0.80 of it."""
         torch = "" if self.torch is None else self._versus("", self.torch)
         known = "" if self.recorded is None else self._versus(f"{self.recorded.peer} ", self.recorded.seconds)
+        limits = "; ".join(map(str, self.limits))
         work = self.flops or self.moved
         if not work:
             limit = "" if self.limit is None else f" (limit {self.limit * 1e6:.0f})"
-            return self.name, f"{self.seconds * 1e6:.1f} us{limit}", "a small call", "", torch, known
+            return self.name, f"{self.seconds * 1e6:.1f} us{limit}", "a small call", "", torch, known, limits
         rate = work / self.seconds
         per_second = rate_text(rate, "FLOP" if self.flops else "B")
         share = f"{100 * rate / self.roof:.0f} %" if self.roof else ""
-        return self.name, _milliseconds(self.seconds), per_second, share, torch, known
+        return self.name, _milliseconds(self.seconds), per_second, share, torch, known, limits
 
     def _versus(self, peer: str, seconds: float) -> str:
         return f"{peer}{_milliseconds(seconds)}, x {self.seconds / seconds:.2f}"
 
     def __str__(self) -> str:
-        name, time, rate, share, torch, known = self.cells()
-        peers = "; ".join(text for text in (torch and f"torch {torch}", known) if text)
+        name, time, rate, share, torch, known, limits = self.cells()
+        peers = "; ".join(text for text in (torch and f"torch {torch}", known, limits) if text)
         return f"{name:<50} {time:>13} {rate:>13} {share:>6}  {peers}".rstrip()
+
+
+def limits_text(rows: list[Row]) -> str:
+    """Return how many limits the rows keep, and which they miss; nothing without limits."""
+    limits = [(row.name, limit) for row in rows for limit in row.limits]
+    missed = [f"\n  {name}: {limit}" for name, limit in limits if not limit.met]
+    kept = len(limits) - len(missed)
+    return f"limits: {kept} met, {len(missed)} missed{''.join(missed)}" if limits else ""
 
 
 def rate_text(rate: float, unit: str) -> str:

@@ -6,6 +6,7 @@ from functools import partial
 
 import ml_dtypes
 import numpy as np
+from _formats import bare_cast
 from _harness import BFLOAT16, FLOAT32, Bench, main
 
 from nvfp.kernels.cast import cast
@@ -34,6 +35,14 @@ def bench(b: Bench) -> None:
         "cast e4m3 to bfloat16", partial(cast, codes, BFLOAT16, source=E4M3), moved=3 * n,
         peer=lambda torch: partial(b.tensor(codes, "float8_e4m3fn").to, torch.bfloat16),
     )  # fmt: skip
+    if not b.cuda:
+        b.row(
+            "cast float32 to e4m3", partial(cast, wide, E4M3), moved=5 * n, rivals=bare_cast(wide, "e4m3"),
+            peer=lambda torch: partial(b.tensor(wide).to, torch.float8_e4m3fn),
+        )  # fmt: skip
+        b.row(
+            "cast float32 to e2m1, a byte each", partial(cast, wide, E2M1), moved=5 * n, rivals=bare_cast(wide, "e2m1")
+        )
     halves = x[:, ::2]
     b.row(
         "copy of every other column, bfloat16", partial(cast, halves, BFLOAT16), moved=3 * n,

@@ -5,9 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from _harness import Bench, main
+import numpy as np
+from _formats import lines, rivals
+from _harness import FLOAT32, Bench, main
 
 from nvfp.dtypes.formats import fp8_e4m3, fp8_e4m3_b128, mxfp8, nvfp4
+from nvfp.kernels._stochastic import Rng
 from nvfp.kernels.amax import amax
 from nvfp.kernels.operand import OperandPair
 from nvfp.kernels.quantize import quantize
@@ -38,12 +41,30 @@ def bench(b: Bench) -> None:
                 title, call, moved=reads * x.nbytes + _written(call()), known=(title, x.shape),
                 peer=None if peer is None else partial(peer, b.tensor, x),
             )  # fmt: skip
+    if not b.cuda:
+        _limits(b)
     small = b.normal((128, 128))
     b.host("quantize fp8 delayed row+col", partial(quantize, small, fp8_e4m3, col=True, scale=scale), limit=16)
     block = partial(quantize, small, fp8_e4m3_b128, col=True, scale_layout="k_major128")
     b.host("quantize block 1x128 row+col", block, limit=16)
     b.host("quantize mxfp8 row+col", partial(quantize, small, mxfp8, col=True), limit=16)
     b.host("quantize nvfp4 row+col", partial(quantize, small, nvfp4, col=True, amax=largest), limit=16)
+
+
+def _limits(b: Bench) -> None:
+    """Every block format along one axis, and fp8 by tensor, from float32: at least 1 GB/s of it."""
+    x = b.normal(b.matrix, FLOAT32)
+    rng = Rng(key=1, ordinal=0, step=np.zeros((), np.int64))
+    random: dict[str, Any] = {"rounding": "stochastic", "rng": rng}
+    cases: list[tuple[str, Any, dict[str, Any]]] = [("fp8 current", fp8_e4m3, {})]
+    cases += [(name, fmt, {}) for name, fmt in lines(x.shape[1]).items()]
+    cases += [("nvfp4 stochastic", nvfp4, random), ("mxfp8_e4m3 stochastic", mxfp8, random)]
+    for name, fmt, arguments in cases:
+        call = partial(quantize, x, fmt, **arguments)
+        b.row(
+            f"quantize float32 {name}", call, moved=x.nbytes + _written(call()), least=("float32 in", x.nbytes, 1e9),
+            rivals=rivals(name, x),
+        )  # fmt: skip
 
 
 def _written(pair: OperandPair) -> int:

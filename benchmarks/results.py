@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from _recorded import Recorded
-from _row import HEADINGS, Row, rate_text, roofs_text
+from _row import HEADINGS, Limit, Row, rate_text, roofs_text
 
 PAGE = Path(__file__).with_name("RESULTS.md")
 
@@ -34,7 +34,8 @@ def section(report: dict[str, Any]) -> str:
 
 def _row(fields: dict[str, Any]) -> Row:
     known = fields["recorded"]
-    return Row(**{**fields, "recorded": Recorded(**known) if known else None})
+    limits = tuple(Limit(**limit) for limit in fields.get("limits", ()))
+    return Row(**{**fields, "recorded": Recorded(**known) if known else None, "limits": limits})
 
 
 def replaced(page: str, kind: str, text: str) -> str:

@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 
 from _harness import finish, parser, start
+from _row import limits_text
 
 from nvfp.kernels.stems import STEMS
 
@@ -41,6 +42,7 @@ def run() -> int:
             failed.append(stem)
         bench.release()
         finish(bench, args.json)  # after each stem, so that a run that is cut off leaves its figures
+    print(limits_text(bench.rows))
     print(f"\n{len(bench.rows)} rows in {time.monotonic() - began:.0f} s", file=sys.stderr)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)

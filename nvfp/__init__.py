@@ -17,6 +17,7 @@ from nvfp.device import (
     set_default_device as set_default_device,
     use_device as use_device,
 )
+from nvfp.dtypes.casting import can_cast as can_cast
 from nvfp.dtypes.dense import (
     bfloat16 as bfloat16,
     bool as bool,
@@ -58,6 +59,7 @@ from nvfp.dtypes.formats import (
 from nvfp.dtypes.promotion import result_type as result_type
 
 __version__ = "0.1.0"
+__array_api_version__ = "2025.12"  # of the array API standard
 
 if TYPE_CHECKING:
     from nvfp._contents import *  # noqa: F403
@@ -66,18 +68,21 @@ else:
 
     def __getattr__(name: str) -> Any:
         # Names of Python's own protocols are not late names: asking for one loads nothing.
-        if name.startswith("_") and name != "__all__":
+        info = "__array_namespace_info__"
+        if name.startswith("_") and name not in ("__all__", info):
             raise AttributeError(f"module 'nvfp' has no attribute {name!r}")
-        late = {n: v for n, v in vars(import_module("nvfp._contents")).items() if not n.startswith("_")}
+        found = vars(import_module("nvfp._contents"))
+        late = {n: v for n, v in found.items() if n == info or not n.startswith("_")}
         late.pop("annotations", None)
         globals().update(late)
         if name == "__all__":
             return __dir__()
         if name not in late:
-            raise AttributeError(f"module 'nvfp' has no attribute {name!r}")
+            raise import_module("nvfp.arrays.habits").unknown(name)
         return late[name]
 
     def __dir__() -> list[str]:
         hidden = ("import_module", "annotations", "TYPE_CHECKING", "Any")
+        shown = ("__version__", "__array_api_version__", "__array_namespace_info__")
         __getattr__("newaxis")
-        return sorted(n for n in globals() if n not in hidden and (n == "__version__" or not n.startswith("_")))
+        return sorted(n for n in globals() if n not in hidden and (n in shown or not n.startswith("_")))

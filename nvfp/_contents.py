@@ -7,12 +7,13 @@ from math import e as e, inf as inf, nan as nan, pi as pi
 from nvfp import (
     files as files,
     inspect as inspect,
+    interop as interop,
     kernels as kernels,
     nn as nn,
     optim as optim,
     recipes as recipes,
 )
-from nvfp.arrays import random as random
+from nvfp.arrays import fft as fft, linalg as linalg, random as random
 from nvfp.arrays.array import Array as Array, parameter as parameter
 from nvfp.arrays.convert import array as array, asarray as asarray, asnumpy as asnumpy, from_dlpack as from_dlpack
 from nvfp.arrays.creation import (
@@ -51,10 +52,24 @@ from nvfp.arrays.functions.comparison import (
 from nvfp.arrays.functions.conversion import (
     astype as astype,
     copy as copy,
-    dequantize as dequantize,
-    fake_quant as fake_quant,
-    quantize as quantize,
     to_device as to_device,
+)
+from nvfp.arrays.functions.counting import (
+    bincount as bincount,
+    interp as interp,
+)
+from nvfp.arrays.functions.cumulative import (
+    cumprod as cumprod,
+    cumsum as cumsum,
+    cumulative_prod as cumulative_prod,
+    cumulative_sum as cumulative_sum,
+)
+from nvfp.arrays.functions.diagonals import (
+    cross as cross,
+    diag as diag,
+    diagonal as diagonal,
+    kron as kron,
+    trace as trace,
 )
 from nvfp.arrays.functions.einsum import einsum as einsum
 from nvfp.arrays.functions.elementwise import (
@@ -119,6 +134,16 @@ from nvfp.arrays.functions.joining import (
     unstack as unstack,
 )
 from nvfp.arrays.functions.matmul import matmul as matmul, outer as outer, tensordot as tensordot, vecdot as vecdot
+from nvfp.arrays.functions.nans import (
+    nan_to_num as nan_to_num,
+    nanmax as nanmax,
+    nanmean as nanmean,
+    nanmin as nanmin,
+    nanprod as nanprod,
+    nanstd as nanstd,
+    nansum as nansum,
+    nanvar as nanvar,
+)
 from nvfp.arrays.functions.order import (
     histogram as histogram,
     median as median,
@@ -127,6 +152,12 @@ from nvfp.arrays.functions.order import (
 )
 from nvfp.arrays.functions.padding import pad as pad
 from nvfp.arrays.functions.products import dot as dot, inner as inner, vdot as vdot
+from nvfp.arrays.functions.quantization import (
+    dequantize as dequantize,
+    fake_quant as fake_quant,
+    quantize as quantize,
+    requantize as requantize,
+)
 from nvfp.arrays.functions.reductions import (
     all as all,
     any as any,
@@ -141,6 +172,19 @@ from nvfp.arrays.functions.reductions import (
     sum as sum,
     var as var,
 )
+from nvfp.arrays.functions.searching import (
+    argwhere as argwhere,
+    flatnonzero as flatnonzero,
+    nonzero as nonzero,
+)
+from nvfp.arrays.functions.sets import (
+    isin as isin,
+    unique as unique,
+    unique_all as unique_all,
+    unique_counts as unique_counts,
+    unique_inverse as unique_inverse,
+    unique_values as unique_values,
+)
 from nvfp.arrays.functions.shape import (
     broadcast_arrays as broadcast_arrays,
     broadcast_shapes as broadcast_shapes,
@@ -154,6 +198,12 @@ from nvfp.arrays.functions.shape import (
     squeeze as squeeze,
     swapaxes as swapaxes,
     transpose as transpose,
+)
+from nvfp.arrays.functions.sorting import (
+    argsort as argsort,
+    digitize as digitize,
+    searchsorted as searchsorted,
+    sort as sort,
 )
 from nvfp.arrays.functions.stacking import (
     atleast_1d as atleast_1d,
@@ -175,6 +225,7 @@ from nvfp.arrays.functions.statistics import (
     ptp as ptp,
 )
 from nvfp.arrays.graphs import cuda_graph as cuda_graph
+from nvfp.arrays.namespace import __array_namespace_info__ as __array_namespace_info__
 from nvfp.arrays.quantized import QuantizedArray as QuantizedArray
 from nvfp.arrays.ranges import (
     arange as arange,
@@ -198,6 +249,7 @@ from nvfp.files import (
     save as save,
     save_checkpoint as save_checkpoint,
 )
+from nvfp.inspect import compare_formats as compare_formats, quant_error as quant_error
 from nvfp.nn.functional.attention import explain_attention as explain_attention
 from nvfp.recipes import autocast as autocast
 

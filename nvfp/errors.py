@@ -7,6 +7,8 @@ catch, so ``except ValueError`` keeps working.
 
 from __future__ import annotations
 
+import numpy as np
+
 
 class NvfpError(Exception):
     """Base of every error that nvfp raises on purpose."""
@@ -14,6 +16,10 @@ class NvfpError(Exception):
 
 class ShapeError(NvfpError, ValueError):
     """Shapes, axes or block borders that do not fit together."""
+
+
+class AxisError(ShapeError, IndexError):
+    """An axis that an array does not have, or one named twice (also an IndexError, as NumPy's of that name)."""
 
 
 class DTypeError(NvfpError, TypeError):
@@ -58,6 +64,10 @@ class MissingDependencyError(NvfpError, ImportError):
 
 class NotBuiltError(NvfpError, NotImplementedError):
     """A documented argument or combination that this release does not build yet."""
+
+
+class LinAlgError(NvfpError, np.linalg.LinAlgError):
+    """A matrix that has no inverse, factors or eigenvalues, or for which the method does not converge."""
 
 
 class KernelError(NvfpError, RuntimeError):

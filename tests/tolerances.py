@@ -24,7 +24,9 @@ class Tolerance:
 
 _GEMM = "float32 accumulation in any order, then one rounding to the output dtype"
 _FAST = "Hopper FP8 tensor cores keep about 14 bits; the error grows with K (2.0e-3 of the scale at K = 8192)"
-_SLOW = "Hopper FP8 without fast accumulation: 1.2e-4 of the scale whatever K"
+_SLOW = (
+    "Hopper FP8 without fast accumulation: 1.2e-4 of the scale in mid-size products, single elements of small K 2.4e-4"
+)
 _NORM = "float32 sums over a row or over the rows, one rounding; atol in units of what the sums add up"
 _CUDNN = "weights, their gradients and O are rounded to 16 bits in between; atol in units of sums of magnitudes"
 _BLOCK = (
@@ -33,6 +35,11 @@ _BLOCK = (
 )
 _TE = "both sides' sums of equally quantized products: Transformer Engine's in Hopper's FP8 tensor cores"
 _RECIPE = "three GEMMs against float64 over the same quantized operands: GEMM's row plus the output's rounding"
+_FFT = "log2(n) roundings of sums of up to 210 values below 1.5"
+_LINALG = (
+    "matrices of condition below 30: rounding times condition; 16-bit floats compute in float32, so theirs is one "
+    "rounding of the result"
+)
 
 # For gemm and linear rows atol counts in units of (|a| @ |b|): the scale in which float32 sums err.
 TABLE: dict[tuple[str, str], Tolerance] = {
@@ -40,9 +47,9 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("gemm", "float32"): Tolerance(1e-5, 1e-6, _GEMM),
     ("gemm", "float16"): Tolerance(2.0**-10, 1e-6, _GEMM),
     ("gemm", "bfloat16"): Tolerance(2.0**-8, 1e-6, _GEMM),
-    ("gemm_fp8", "float32"): Tolerance(1e-5, 2e-4, _SLOW),
-    ("gemm_fp8", "float16"): Tolerance(2.0**-10, 2e-4, _SLOW),
-    ("gemm_fp8", "bfloat16"): Tolerance(2.0**-8, 2e-4, _SLOW),
+    ("gemm_fp8", "float32"): Tolerance(1e-5, 4e-4, _SLOW),
+    ("gemm_fp8", "float16"): Tolerance(2.0**-10, 4e-4, _SLOW),
+    ("gemm_fp8", "bfloat16"): Tolerance(2.0**-8, 4e-4, _SLOW),
     ("gemm_block128", "float32"): Tolerance(1e-5, 4e-4, _BLOCK),
     ("gemm_block128", "float16"): Tolerance(2.0**-10, 4e-4, _BLOCK),
     ("gemm_block128", "bfloat16"): Tolerance(2.0**-8, 4e-4, _BLOCK),
@@ -110,6 +117,8 @@ TABLE: dict[tuple[str, str], Tolerance] = {
         0.0, 2e-5, "whole layers in float32, in units of the largest value: scores of +-100, TE is 7e-6 off float64"
     ),
     ("te_module_grad", "float32"): Tolerance(0.0, 6e-5, "the same through backward; TE is 2.4e-5 off float64"),
+    ("torch_loss_fp8", "float64"): Tolerance(0.1, 1e-3, "40 steps of a small torch model in 8 bits against bfloat16"),
+    ("torch_loss_nvfp4", "float64"): Tolerance(0.3, 1e-3, "the same in 4 bits; 0.09 seen"),
     ("linear_bf16", "bfloat16"): Tolerance(2.0**-7, 2e-6, "gemm rows; bias added before the one rounding"),
     ("linear_fp8", "bfloat16"): Tolerance(2.0**-7, 2.5e-3, _RECIPE + "; fprop accumulates fast on Hopper"),
     ("linear_fp8_grad", "bfloat16"): Tolerance(
@@ -122,6 +131,12 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("te_linear_fast", "float32"): Tolerance(1e-5, 2.5e-3, _TE + " in fprop fast"),
     ("linear_mxfp8", "bfloat16"): Tolerance(2.0**-7, 2e-6, _RECIPE),
     ("linear_nvfp4", "bfloat16"): Tolerance(2.0**-7, 2e-6, _RECIPE),
+    ("fft", "float64"): Tolerance(1e-12, 1e-12, _FFT),
+    ("fft", "float32"): Tolerance(1e-5, 1e-5, _FFT),
+    ("linalg", "float64"): Tolerance(1e-11, 1e-11, _LINALG),
+    ("linalg", "float32"): Tolerance(2e-4, 2e-4, _LINALG),
+    ("linalg", "bfloat16"): Tolerance(2.0**-7, 2.0**-8, _LINALG),
+    ("linalg", "float16"): Tolerance(2.0**-9, 2.0**-9, _LINALG),
 }
 
 

@@ -16,6 +16,7 @@ from nvfp.arrays.functions import (
     order,
     padding,
     products,
+    quantization,
     reductions,
     shape,
     stacking,
@@ -24,5 +25,6 @@ from nvfp.arrays.functions import (
 
 __all__ = [
     "comparison", "conversion", "convert", "creation", "einsum", "elementwise", "indexing", "joining", "matmul",
-    "order", "padding", "products", "quantized", "random", "ranges", "reductions", "shape", "stacking", "statistics",
+    "order", "padding", "products", "quantization", "quantized", "random", "ranges", "reductions", "shape",
+    "stacking", "statistics",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ import numpy as np
 
 from nvfp.arrays.interop import Interop
 from nvfp.arrays.methods import Methods
+from nvfp.arrays.namespace import check_version
 from nvfp.arrays.operators import Operators
 from nvfp.arrays.registry import nf
 from nvfp.arrays.storage import Storage
@@ -28,7 +29,7 @@ from nvfp.kernels.cast import cast
 from nvfp.kernels.elementwise import elementwise
 
 _CPU = Device("cpu")
-_RANKS = {"b": 0, "u": 1, "i": 1, "f": 2, "V": 2, "c": 3}  # of dtype kinds (V: ml_dtypes)
+KIND_RANKS = {"b": 0, "u": 1, "i": 1, "f": 2, "V": 2, "c": 3}  # of dtype kinds (V: ml_dtypes)
 
 
 class Array(Operators, Methods, Interop):
@@ -113,6 +114,8 @@ class Array(Operators, Methods, Interop):
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         """The module ``nvfp``, as the array API standard wants it."""
+        if api_version is not None:
+            check_version(api_version)
         return sys.modules[__name__.partition(".")[0]]
 
     # -- gradients -------------------------------------------------------------------------------
@@ -254,7 +257,7 @@ class Array(Operators, Methods, Interop):
                 message(op, f"a result of shape {self.shape}", value.shape, "write x = x + y to let it broadcast")
             )
         if value.dtype is not self.dtype:
-            if _RANKS[value.dtype.kind] > _RANKS[self.dtype.kind]:
+            if KIND_RANKS[value.dtype.kind] > KIND_RANKS[self.dtype.kind]:
                 do = "cast x first, or write x = x + y"
                 raise DTypeError(message(op, f"a result that {self.dtype} holds", value.dtype, do))
             value = nf.astype(value, self.dtype)
@@ -292,6 +295,23 @@ def wrap(
     x._storage = storage
     x._node = node
     x._index = index
+    x.is_parameter = False
+    return x
+
+
+_new = object.__new__
+_ndarray = np.ndarray
+
+
+def fresh(raw: Any) -> Array:
+    """Return ``wrap(raw)`` of a NumPy result of its own memory and dtype: the short way, for small operations."""
+    if type(raw) is not _ndarray:
+        raw = np.asarray(raw)
+    x = _new(Array)
+    x.raw = raw
+    x.dtype = raw.dtype
+    x._storage = x._node = None
+    x._index = 0
     x.is_parameter = False
     return x
 

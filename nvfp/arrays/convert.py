@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.device import Device, check_usable, default_device
 from nvfp.dtypes.dense import DENSE, DType, as_dtype, complex64, float32, is_narrow
+from nvfp.dtypes.formats import QuantDType
 from nvfp.errors import ArgumentError, DTypeError, IntegerOverflowError, ShapeError, message
 from nvfp.kernels.cast import cast
 
@@ -40,7 +42,7 @@ def asarray(
         DTypeError: a dtype that nvfp does not have.
         IntegerOverflowError: Python integers (also in lists) that ``dtype`` does not hold; arrays wrap around, as
             every cast of integers.
-        ArgumentError: ``copy=False`` and a copy is needed.
+        ArgumentError: ``copy=False`` and a copy is needed, or a masked NumPy array: the mask would be lost.
         DeviceError: the device cannot be used here.
 
     Example:
@@ -95,8 +97,9 @@ def _read(obj: Any, device: Any, dtype: DType | None) -> tuple[Array, bool]:
         hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray | np.generic)
     ):
         return from_dlpack(obj), False
+    _refuse_masks("asarray", obj)
+    values = _unwrapped(obj)
     try:
-        values = _unwrapped(obj)
         found = np.asarray(values)
     except ValueError as error:
         raise ShapeError(
@@ -104,13 +107,14 @@ def _read(obj: Any, device: Any, dtype: DType | None) -> tuple[Array, bool]:
         ) from None
     if not isinstance(obj, np.ndarray):
         found = _held(values, found, dtype)
-    if not isinstance(obj, np.ndarray | np.generic) and found.dtype.isbuiltin == 1:
+    default = dtype is None or isinstance(dtype, QuantDType)  # another dtype is rounded to once, from float64
+    if default and not isinstance(obj, np.ndarray | np.generic) and found.dtype.isbuiltin == 1:
         with np.errstate(over="ignore"):  # beyond float32: inf, as every cast
             found = found.astype({"f": float32, "c": complex64}.get(found.dtype.kind, found.dtype), copy=False)
     raw = _canonical(found)
     x = wrap(raw.view(np.uint8), raw.dtype) if is_narrow(raw.dtype) else wrap(raw)
     target = default_device() if device is None else Device(device)
-    shared = isinstance(obj, np.ndarray) and raw.ctypes.data == obj.ctypes.data and target.type == "cpu"
+    shared = isinstance(obj, np.ndarray) and target.type == "cpu" and (raw is obj or np.may_share_memory(raw, obj))
     return nf.to_device(x, target), not shared
 
 
@@ -134,8 +138,20 @@ def _unwrapped(obj: Any) -> Any:
     if isinstance(obj, Array):
         return host(obj)
     if isinstance(obj, list | tuple):
+        _refuse_masks("asarray", *obj)
         return [_unwrapped(o) for o in obj] if any(isinstance(o, list | tuple | Array) for o in obj) else obj
     return obj
+
+
+_OWN = frozenset(map(id, DENSE.values()))
+
+
+def _refuse_masks(op: str, *values: Any) -> None:
+    """Refuse masked NumPy arrays, whose masked places hold numbers that are not meant; `numpy.ma` is not loaded."""
+    ma = sys.modules.get("numpy.ma")
+    if ma is not None and any(isinstance(value, ma.MaskedArray) for value in values):
+        do = "fill it first, e.g. with x.filled(0)"
+        raise ArgumentError(message(op, "an array without a mask", "a masked NumPy array", do))
 
 
 def _canonical(found: np.ndarray) -> np.ndarray:
@@ -143,6 +159,8 @@ def _canonical(found: np.ndarray) -> np.ndarray:
 
     Equal dtypes can be different objects (after unpickling, say); nvfp compares them with ``is``.
     """
+    if id(found.dtype) in _OWN:
+        return found
     native = found.dtype.newbyteorder("=")
     dtype = DENSE.get(native.name)
     if dtype is None or dtype != native:
@@ -164,11 +182,15 @@ def asnumpy(x: Any, /) -> np.ndarray:
     Returns:
         An ndarray of the dtype of ``x`` (ml_dtypes for bfloat16 and narrower).
 
+    Raises:
+        ArgumentError: a masked NumPy array.
+
     Example:
         >>> import nvfp as nf
         >>> nf.asnumpy(nf.ones((2,), device="cpu"))
         array([1., 1.], dtype=float32)
     """
+    _refuse_masks("asnumpy", x)
     return host(x) if isinstance(x, Array) else np.asarray(x)
 
 
@@ -184,7 +206,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     Raises:
         BufferError: memory that is neither CPU nor CUDA, or what the producer raises.
         DTypeError: a dtype that nvfp does not have.
-        ArgumentError: ``copy=False`` and another device.
+        ArgumentError: ``copy=False`` and another device, or a masked NumPy array.
 
     Example:
         >>> import numpy as np, nvfp as nf
@@ -199,6 +221,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
         do = "use nf.asarray for lists and scalars"
         raise DTypeError(message("from_dlpack", "an array with __dlpack__", type(x).__name__, do))
+    _refuse_masks("from_dlpack", x)
     raw, dtype = dlpack.take_in(x, copy)
     found = wrap(raw, dtype)
     if device is None or check_usable(device, "from_dlpack") is found.device:

@@ -109,6 +109,12 @@ def full(shape: Shape, fill_value: Any, *, dtype: Any = None, device: Any = None
         return _variable(nf.astype(full(shape, fill_value, dtype=float32, device=device), target), requires_grad)
     lengths, value = as_shape(shape), _as_kind(fill_value, target)
     raw = empty_raw(lengths, target, on_device(device))
+    if (
+        type(raw) is np.ndarray and raw.size <= 4096 and raw.dtype.isbuiltin == 1
+    ):  # small: without the kernel's contract
+        with np.errstate(over="ignore"):
+            raw.fill(value)
+        return _variable(wrap(raw), requires_grad)
     return _variable(wrap(elementwise("copy", value, dtype=target, out=raw)), requires_grad)
 
 

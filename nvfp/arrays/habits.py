@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import update_wrapper
 from inspect import Parameter, Signature, signature
 from types import FunctionType
@@ -10,10 +11,42 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nvfp.arrays.registry import find
+from nvfp.arrays.registry import find, nf
 from nvfp.errors import DTypeError, UnknownNameError, message
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# NumPy's name -> the array API's, where they differ.
+STANDARD = {
+    "float_power": "pow", "fabs": "abs", "true_divide": "divide", "mod": "remainder", "rint": "round",
+    "around": "round", "invert": "bitwise_invert", "bitwise_not": "bitwise_invert", "conjugate": "conj", "fix": "trunc",
+    "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift",
+    "absolute": "abs", "power": "pow", "amax": "max", "amin": "min",
+    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2",
+    "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
+}  # fmt: skip
+
+# Names of the root elsewhere -> what to write here.
+_ROOT = {
+    **dict.fromkeys(("ndarray", "Tensor"), "nf.Array"), **dict.fromkeys(("tensor", "as_tensor"), "nf.asarray(x)"),
+    "from_numpy": "nf.asarray(x)", "ascontiguousarray": "nf.asarray(x) (functions take any strides), or x.copy()",
+    "float": "nf.float32", "double": "nf.float64", "half": "nf.float16", "int": "nf.int32", "long": "nf.int64",
+    "bool_": "nf.bool", "complex": "nf.complex64", "cat": "nf.concat", "mm": "nf.matmul", "bmm": "nf.matmul",
+    "clamp": "nf.clip", "unsqueeze": "nf.expand_dims", "rand": "nf.random.default_rng().uniform(size=shape)",
+    "randn": "nf.random.default_rng().normal(size=shape)",
+    "set_printoptions": "numpy.set_printoptions(...): it applies",
+    "printoptions": "numpy.printoptions(...): it applies", "errstate": "nothing: results are IEEE's, without warnings",
+    "row_stack": "nf.vstack", "fmax": "nf.where(nf.isnan(x), y, nf.maximum(x, y))",
+    "relu": "nf.nn.functional.activation",
+    "fmin": "nf.where(nf.isnan(x), y, nf.minimum(x, y))", "exp2": "nf.pow(2.0, x)", "cbrt": "nf.pow(x, 1 / 3)",
+    "softmax": "nf.nn.functional.softmax", "jit": "nf.cuda_graph", "compile": "nf.cuda_graph",
+    "copyto": "x[...] = value", "put": "x[indices] = values", "vectorize": "functions of whole arrays",
+    "isreal": "nf.equal(nf.imag(x), 0)", "size": "x.size", "shape": "x.shape", "ndim": "x.ndim", "vsplit": "nf.split",
+    "hsplit": "nf.split(x, n, axis=1)", "array_split": "nf.split with positions", "resize": "nf.reshape or nf.tile",
+    "deg2rad": "x * (nf.pi / 180)", "rad2deg": "x * (180 / nf.pi)", "radians": "x * (nf.pi / 180)",
+    "degrees": "x * (180 / nf.pi)", "in1d": "nf.isin", "rot90": "nf.flip(nf.swapaxes(x, 0, 1), axis=0)",
+    "flipud": "nf.flip(x, axis=0)", "fliplr": "nf.flip(x, axis=1)", "rollaxis": "nf.moveaxis",
+}  # fmt: skip
 
 # Attributes of arrays elsewhere -> what to write here.
 _ATTRIBUTES = {
@@ -63,6 +96,30 @@ def missing(x: object, name: str) -> UnknownNameError:
     else:
         do = f"see dir(nf.{kind}) and the functions of nf"
     return UnknownNameError(message(f"{kind}.{name}", f"an attribute of {kind}", repr(name), do), name=name, obj=x)
+
+
+def unknown(name: str) -> UnknownNameError:
+    """Return the error for a name that the root does not have; it tells what serves instead.
+
+    Args:
+        name: what was asked of ``nvfp``.
+
+    Example:
+        >>> print(unknown("arcsin"))
+        [nvfp.arcsin] expected a name of nvfp, got 'arcsin'; write nf.asin
+    """
+    if name in _ROOT:
+        do = f"write {_ROOT[name]}"
+    elif name in STANDARD and find(STANDARD[name]) is not None:
+        do = f"write nf.{STANDARD[name]}"
+    elif space := next((space for space in ("linalg", "fft") if find(f"{space}.{name}") is not None), ""):
+        do = f"write nf.{space}.{name}"
+    elif callable(getattr(np, name, None)):
+        do = f"compute it with NumPy: nf.asarray(numpy.{name}(nf.asnumpy(x)))"
+    else:
+        near = get_close_matches(name, vars(nf), n=3)
+        do = f"see dir(nvfp){', or is it one of ' + ', '.join(near) if near else ''}"
+    return UnknownNameError(message(f"nvfp.{name}", "a name of nvfp", repr(name), do), name=name)
 
 
 def explained(function: F) -> F:

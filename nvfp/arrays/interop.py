@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from inspect import Signature, signature
@@ -10,30 +11,40 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from nvfp.arrays import dlpack
+from nvfp.arrays.habits import STANDARD
 from nvfp.arrays.printing import format_array
 from nvfp.arrays.registry import find, nf
 from nvfp.autograd.tape import Leaf, Node
+from nvfp.dtypes.casting import can_cast
+from nvfp.dtypes.dense import float32
+from nvfp.dtypes.formats import QuantDType
+from nvfp.dtypes.promotion import result_type
 from nvfp.errors import DTypeError, GradientError, message
 
 if TYPE_CHECKING:
     from nvfp.arrays.array import Array
 
-# NumPy's name -> the array API's, where they differ.
-_NAMES = {
-    "absolute": "abs", "power": "pow", "float_power": "pow", "true_divide": "divide", "mod": "remainder",
-    "rint": "round", "invert": "bitwise_invert", "bitwise_not": "bitwise_invert", "conjugate": "conj",
-    "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift",
-    "amax": "max", "amin": "min",
-    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2",
-    "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
-}  # fmt: skip
-
 # NumPy's functions that read no values: they work on every device, with history too.
-_SHAPES: dict[str, Callable[[Any], Any]] = {
+_SHAPES: dict[str, Callable[..., Any]] = {
     "shape": lambda x: x.shape,
     "ndim": lambda x: x.ndim,
     "size": lambda x: x.size,
+    "iscomplexobj": lambda x: getattr(x.dtype, "kind", "") == "c" if _is_array(x) else np.iscomplexobj(x),
+    "isrealobj": lambda x: getattr(x.dtype, "kind", "") != "c" if _is_array(x) else np.isrealobj(x),
+    "result_type": result_type,
+    "can_cast": can_cast,
 }
+
+# Methods of ufuncs -> functions.
+_REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all",
+               "logical_or": "any"}  # fmt: skip
+_RUNNING = {"add": "cumulative_sum", "multiply": "cumulative_prod"}
+
+# NumPy's functions that write into their first argument, and those that must see the memory itself.
+_WRITERS = {"copyto", "put", "place", "putmask", "fill_diagonal", "put_along_axis", "at"}
+_MEMORY = {"may_share_memory", "shares_memory"}
+
+_PLACES = {"numpy": "", "numpy.linalg": "linalg.", "numpy.fft": "fft."}  # NumPy's namespaces and nf's
 
 
 @cache
@@ -41,21 +52,59 @@ def _parameters(function: Callable[..., Any]) -> Signature:
     return signature(function)
 
 
-def _lookup(name: str) -> Callable[..., Any] | None:
-    return find(_NAMES.get(name, name))
+def _is_array(value: Any) -> bool:
+    return hasattr(type(value), "_snapshot")
+
+
+def _function_of(func: Any) -> Callable[..., Any] | None:
+    """The nf function of a NumPy function: by name, also in ``linalg`` and ``fft``."""
+    name, room = func.__name__, func.__module__ or ""
+    if room in ("numpy.linalg", "numpy.fft"):
+        space = getattr(sys.modules[__name__.partition(".")[0]], room.partition(".")[2], None)
+        return getattr(space, name, None)
+    return find(STANDARD.get(name, name)) if room == "numpy" else None
+
+
+def _fits(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether nf has every argument of a call."""
+    try:
+        _parameters(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def _refuse_writes(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise where NumPy would write into one of our arrays behind its back."""
+    outputs = kwargs.get("out", ())
+    targets = [*(outputs if isinstance(outputs, tuple) else (outputs,))]
+    if op.rpartition(".")[2] in _WRITERS:
+        targets += args[:1]
+    for target in targets:
+        if _is_array(target):
+            fixed = isinstance(target.dtype, QuantDType)
+            do = "write y = x.astype(nf.float32) and change that" if fixed else "write x[...] = values, or y = f(x)"
+            got = "an immutable quantized array" if fixed else "an nvfp Array"
+            raise DTypeError(message(f"numpy.{op}", "a NumPy array to write into", got, do))
 
 
 def _to_numpy(value: Any, op: str) -> Any:
-    """NumPy arrays in place of Arrays, for functions nf does not have."""
-    if isinstance(value, list | tuple):
-        return type(value)(_to_numpy(v, op) for v in value) if type(value) in (list, tuple) else value
-    if not hasattr(type(value), "_snapshot"):
+    """NumPy arrays in place of Arrays, for functions nf does not have; float32 for what NumPy would add up wrongly."""
+    if type(value) in (list, tuple):
+        return type(value)(_to_numpy(v, op) for v in value)
+    if not _is_array(value):
         return value
     if str(value.device) != "cpu":
         raise DTypeError(message(f"numpy.{op}", "CPU arrays", value.device, "move it with x.to_device('cpu') first"))
     if value.requires_grad:
         raise DTypeError(message(f"numpy.{op}", "arrays without history", "requires_grad=True", "use x.detach() first"))
-    return np.asarray(value)
+    if op in _MEMORY or isinstance(value.dtype, QuantDType) or value.dtype.isbuiltin == 1:
+        return np.asarray(value)
+    return np.asarray(nf.astype(value, float32))
+
+
+def _by_numpy(func: Any, op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return func(*[_to_numpy(a, op) for a in args], **{k: _to_numpy(v, op) for k, v in kwargs.items()})
 
 
 class Interop:
@@ -90,26 +139,37 @@ class Interop:
         return values.copy() if copy and on_host else values  # type: ignore[no-any-return]
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        function = _lookup(ufunc.__name__)
-        if method != "__call__" or function is None or kwargs:
-            return NotImplemented
-        return function(*inputs)
+        """The nf function of that name; else NumPy's own loop over CPU arrays without history, giving NumPy arrays."""
+        name = ufunc.__name__
+        own = getattr(np, name, None) is ufunc  # not another library's of the same name
+        if method == "__call__":
+            function = find(STANDARD.get(name, name)) if own else None
+            if function is not None and not kwargs:
+                return function(*inputs)
+        else:
+            table = {"reduce": _REDUCTIONS, "accumulate": _RUNNING}.get(method, {})
+            function = find(table[name]) if own and name in table else None
+            given = {"axis": 0, **{k: v for k, v in kwargs.items() if k != "out" or v != (None,)}}
+            if function is not None and len(inputs) == 1 and _fits(function, inputs, given):
+                return function(*inputs, **given)
+            name = f"{name}.{method}"
+        _refuse_writes(name, inputs, kwargs)
+        return _by_numpy(ufunc if method == "__call__" else getattr(ufunc, method), name, inputs, kwargs)
 
     def __array_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        if func.__name__ in _SHAPES and len(args) == 1:
-            return _SHAPES[func.__name__](args[0])
-        function = _lookup(func.__name__) if func.__module__ == "numpy" else None
-        if function is not None:
-            try:
-                _parameters(function).bind(*args, **kwargs)
-            except TypeError:
-                function = None  # an argument that only NumPy has
-        if function is not None:
-            return function(*args, **kwargs)
+        """The nf function of that name; else NumPy's own over CPU arrays without history, giving what NumPy gives."""
+        if not all(issubclass(t, Interop | np.ndarray) for t in types):
+            return NotImplemented
         name = func.__name__
-        return func(*(_to_numpy(a, name) for a in args), **{k: _to_numpy(v, name) for k, v in kwargs.items()})
+        if name in _SHAPES and not kwargs and (len(args) == 1 or name in ("result_type", "can_cast")):
+            return _SHAPES[name](*args)
+        function = _function_of(func)
+        if function is not None and _fits(function, args, kwargs):
+            return function(*args, **kwargs)
+        _refuse_writes(name, args, kwargs)
+        return _by_numpy(func, name, args, kwargs)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.device_of(self.raw)

@@ -103,7 +103,7 @@ class Methods:
         return nf.swapaxes(self, axis1, axis2)
 
     @explained
-    def repeat(self, repeats: int, axis: int | None = None) -> Array:
+    def repeat(self, repeats: Any, axis: int | None = None) -> Array:
         """See `nf.repeat`."""
         return nf.repeat(self, repeats, axis=axis)
 
@@ -164,6 +164,16 @@ class Methods:
         """See `nf.argmin`."""
         return nf.argmin(self, axis=axis, keepdims=keepdims)
 
+    @explained
+    def cumsum(self, axis: int | None = None, *, dtype: Any = None) -> Array:
+        """See `nf.cumsum`."""
+        return nf.cumsum(self, axis=axis, dtype=dtype)
+
+    @explained
+    def cumprod(self, axis: int | None = None, *, dtype: Any = None) -> Array:
+        """See `nf.cumprod`."""
+        return nf.cumprod(self, axis=axis, dtype=dtype)
+
     # -- others ----------------------------------------------------------------------------------
 
     def clip(self, min: Any = None, max: Any = None) -> Array:
@@ -182,6 +192,39 @@ class Methods:
     def dot(self, other: Any) -> Array:
         """See `nf.dot`."""
         return nf.dot(self, other)
+
+    @explained
+    def argsort(self, axis: int | None = -1, *, descending: bool = False) -> Array:
+        """See `nf.argsort`."""
+        return nf.argsort(self, axis=axis, descending=descending)
+
+    def nonzero(self) -> tuple[Array, ...]:
+        """See `nf.nonzero`."""
+        return nf.nonzero(self)  # type: ignore[return-value]
+
+    @explained
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
+        """See `nf.diagonal`."""
+        return nf.diagonal(self, offset, axis1, axis2)
+
+    @explained
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, *, dtype: Any = None) -> Array:
+        """See `nf.trace`."""
+        return nf.trace(self, offset, axis1, axis2, dtype=dtype)
+
+    def conj(self) -> Array:
+        """See `nf.conj`."""
+        return nf.conj(self)
+
+    @property
+    def real(self) -> Array:
+        """See `nf.real`."""
+        return nf.real(self)
+
+    @property
+    def imag(self) -> Array:
+        """See `nf.imag`."""
+        return nf.imag(self)
 
     # -- elements --------------------------------------------------------------------------------
 

@@ -15,9 +15,18 @@ if TYPE_CHECKING:
 _KNOWN = (bool, int, float, complex, np.generic, np.ndarray)
 
 
+_SEEN: set[type] = {bool, int, float, complex, np.ndarray}  # types that have been found to fit
+
+
 def _fits(value: object) -> bool:
     """Whether ``value`` may stand beside an Array; otherwise Python asks its type, then raises."""
-    return hasattr(type(value), "_snapshot") or isinstance(value, _KNOWN)
+    kind = type(value)
+    if kind in _SEEN:
+        return True
+    if hasattr(kind, "_snapshot") or isinstance(value, _KNOWN):
+        _SEEN.add(kind)
+        return True
+    return False
 
 
 class Operators:

@@ -10,25 +10,26 @@ import numpy as np
 
 from nvfp.arrays import blocks
 from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.parts import operand_of, shown
 from nvfp.arrays.printing import format_values
 from nvfp.arrays.registry import nf
+from nvfp.arrays.storage import Storage
 from nvfp.autograd.tape import Leaf, Node
-from nvfp.dtypes.dense import as_dtype, float32, is_narrow
-from nvfp.dtypes.elements import Element
+from nvfp.dtypes.dense import is_narrow
 from nvfp.dtypes.formats import QuantDType
-from nvfp.errors import DTypeError, ShapeError, message
-from nvfp.kernels._check import axis_index
-from nvfp.kernels.operand import Operand, codes_shape, scale_shape
+from nvfp.errors import DTypeError, message
+from nvfp.kernels.operand import Operand
 
 
 class QuantizedArray(Array):
     """An array of a quantized dtype. Make one with ``x.astype(nf.mxfp8)``, `nf.quantize` or `from_parts`.
 
     Values are ``code * scale[block] * tensor_scale``. Operations that move whole blocks (transpose,
-    slices on block borders, indices on other axes, reshape that keeps the block axis last) act on
-    codes and scales, so ``asarray(op(q)) == op(asarray(q))`` exactly; one that would cut a block
-    raises `BlockIndexError`. Products (`nf.matmul`) compute on the codes. Every other function
-    computes on the dequantized values and gives a dense result. Immutable.
+    slices on block borders, indices, flip, roll and repeat on other axes, reshape that keeps the block
+    axis, concat, stack and tile of whole blocks, broadcast) act on codes and scales, so
+    ``asarray(op(q)) == op(asarray(q))`` exactly; one that would cut a block raises `BlockIndexError` or
+    `ShapeError`. Products (`nf.matmul`) compute on the codes. Every other function computes on the
+    dequantized values and gives a dense result. Immutable.
 
     Attributes:
         dtype: the `QuantDType`.
@@ -75,7 +76,7 @@ class QuantizedArray(Array):
     def codes(self) -> Array:
         """The codes in logical axis order: the element dtype, or uint8 with two 4-bit codes per byte along `axis`."""
         q = blocks.plain(self.operand)
-        dtype = _shown(q.format.element)
+        dtype = shown(q.format.element)
         return wrap(q.codes, dtype) if is_narrow(dtype) else wrap(q.codes.view(dtype))
 
     @property
@@ -87,8 +88,9 @@ class QuantizedArray(Array):
 
     @property
     def tensor_scale(self) -> Array | None:
-        """The decode factor of the whole tensor, or None for formats without one."""
-        return None if self.operand.tensor_scale is None else wrap(self.operand.tensor_scale)
+        """The decode factor of the whole tensor (of each row: the shape without `axis`), or None without one."""
+        word = blocks.plain(self.operand).tensor_scale
+        return None if word is None else wrap(word)
 
     @staticmethod
     def from_parts(
@@ -104,6 +106,7 @@ class QuantizedArray(Array):
 
         Args:
             codes: uint8 codes (or the element dtype); 4-bit codes two per byte along ``axis``, low nibble first.
+                Any of the three may be another library's tensor (DLPack), torch's ``float4_e2m1fn_x2`` too.
             scale: block scales in the scale dtype or as its codes (uint8, uint16; float32 for float32 scales);
                 decode factors.
             dtype: a quantized dtype.
@@ -114,6 +117,13 @@ class QuantizedArray(Array):
         Raises:
             ShapeError: shapes that do not belong together.
             DTypeError: dtypes that are not the format's, or a tensor scale missing or too many.
+            DeviceError: Arrays on different devices.
+            ArgumentError: a negative or infinite scale, NaN for formats without NaN blocks, codes wider than the
+                element (read on the CPU; on CUDA only with ``NVFP_DEBUG=1``, as reading waits for the GPU).
+
+        Numerics:
+            No bit is changed: ``from_parts(q.codes, q.scale, q.dtype, axis=q.axis, tensor_scale=q.tensor_scale,
+            shape=q.shape)`` is ``q``. Memory is shared with what needs no copy.
 
         Example:
             >>> import nvfp as nf
@@ -122,41 +132,19 @@ class QuantizedArray(Array):
             >>> nf.array_equal(p, q)
             True
         """
-        format = as_dtype(dtype)
-        if not isinstance(format, QuantDType):
-            raise DTypeError(message("from_parts", "a quantized dtype", format, "use nf.asarray for dense arrays"))
-        codes = nf.asarray(codes)
-        raw_codes = _part("codes", codes, _shown(format.element), np.dtype(np.uint8))
-        kept = float32 if format.scale_family == "float32" else format.scale.storage
-        raw_scale = _part("scale", nf.asarray(scale, device=codes.device), format.scale.dtype, kept)
-        if (tensor_scale is None) == format.tensor_scale:
-            expected = "a tensor_scale" if format.tensor_scale else "no tensor_scale"
-            raise DTypeError(
-                message("from_parts", f"{expected} for {format}", tensor_scale, "pass what the format has")
-            )
-        word = None if tensor_scale is None else nf.asarray(tensor_scale, dtype=float32, device=codes.device).raw
-        ndim = raw_codes.ndim
-        if ndim == 0 and (format.block is not None or format.element.packed):
-            raise ShapeError(message("from_parts", f"codes with an axis for {format}", "shape ()", "reshape them"))
-        axis = axis_index("from_parts", axis, ndim) if ndim else 0
-        if shape is not None and (len(shape) != ndim or not all(isinstance(n, int | np.integer) for n in shape)):
-            raise ShapeError(message("from_parts", f"a shape of {ndim} lengths", shape, "leave it out, or correct it"))
-        whole = _whole_shape(raw_codes.shape, axis, format, shape)
-        expected_scale = scale_shape(format, whole, axis)
-        if raw_scale.shape != expected_scale:
-            do = "give one scale per block; lengths are rounded up"
-            raise ShapeError(message("from_parts", f"scales of shape {expected_scale}", raw_scale.shape, do))
-        rows = (*whole[:axis], *whole[axis + 1 :]) if format.per_row_tensor_scale else ()
-        if word is not None and word.shape != rows:
-            do = "pass one per row" if format.per_row_tensor_scale else "pass one per tensor"
-            raise ShapeError(message("from_parts", f"a tensor_scale of shape {rows}", word.shape, do))
-        return quantized(Operand(raw_codes, raw_scale, word, format, whole, axis))
+        operand = operand_of(codes, scale, dtype, axis=axis, tensor_scale=tensor_scale, shape=shape)
+        return quantized(operand)
+
+    def requantize(self, dtype: Any = None, *, axis: int | None = None, **options: Any) -> QuantizedArray:
+        """Quantize the values anew: another block axis, another quantized dtype; lossy. See `nf.requantize`."""
+        again: Any = nf.requantize(self, dtype, axis=axis, **options)
+        return again  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         q = self.operand
         block = str(q.format.block).replace(" ", "")
         extras = [
-            f"dtype={q.format.name}",
+            f"dtype={q.format}",
             "one scale" if q.format.block is None else f"block={block} on axis {q.axis}",
         ]
         extras += [f"device='{self.device}'"] if self.device.type != "cpu" else []
@@ -195,6 +183,12 @@ class QuantizedArray(Array):
     def _scalar(self, op: str) -> NoReturn:
         raise DTypeError(message(op, "a dense 0-d array", self.dtype, "dequantize with q.astype(nf.float32) first"))
 
+    def _real(self, op: str) -> NoReturn:
+        self._scalar(op)
+
+    def __index__(self) -> NoReturn:
+        self._scalar("index")
+
     @property
     def _differentiable(self) -> bool:
         return False  # a constant, or the straight-through result of a dense array
@@ -212,38 +206,18 @@ class QuantizedArray(Array):
         )
 
 
-def quantized(operand: Operand, node: Node | Leaf | None = None) -> QuantizedArray:
-    """Return a QuantizedArray over an operand that is unrotated and has plain scales."""
+def quantized(operand: Operand, node: Node | Leaf | None = None, storage: Storage | None = None) -> QuantizedArray:
+    """Return a QuantizedArray over an operand that is unrotated and has plain scales.
+
+    Args:
+        operand: codes and scales.
+        node: what made it.
+        storage: of the array whose memory it may share; None for memory of its own.
+    """
     x = object.__new__(QuantizedArray)
-    x.raw, x.dtype, x._storage = operand, operand.format, None
+    x.raw, x.dtype, x._storage = operand, operand.format, storage
     x._node, x._index, x.is_parameter = node, 0, False
     return x
-
-
-def _shown(element: Element) -> np.dtype:
-    """The dtype that codes show: the element's, or uint8 for packed ones."""
-    return np.dtype(np.uint8) if element.packed else element.dtype
-
-
-def _part(name: str, x: Array, dtype: np.dtype, raw_dtype: np.dtype) -> Any:
-    if x.dtype not in (dtype, raw_dtype):
-        expected = f"{name} as {raw_dtype}" + (f" or {dtype}" if dtype != raw_dtype else "")
-        raise DTypeError(message("from_parts", expected, x.dtype, "pass codes, not values"))
-    return x.raw if x.raw.dtype == raw_dtype else x.raw.view(raw_dtype)
-
-
-def _whole_shape(
-    codes: tuple[int, ...], axis: int, format: QuantDType, shape: tuple[int, ...] | None
-) -> tuple[int, ...]:
-    """The shape in elements; a given one must fit the codes."""
-    if shape is None:
-        return tuple(2 * n if format.element.packed and i == axis else n for i, n in enumerate(codes))
-    stored = codes_shape(format, shape, axis)
-    if stored != codes:
-        raise ShapeError(
-            message("from_parts", f"codes of shape {stored} for {shape}", codes, "pack two 4-bit codes per byte")
-        )
-    return tuple(shape)
 
 
 def _unpickled(

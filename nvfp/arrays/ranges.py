@@ -157,9 +157,7 @@ def _triangle(op: str, x: Any, k: int, lower: bool) -> Array:
     rows, columns = x.shape[-2:]
     k = integer(op, "k", k)
     keep = np.tri(rows, columns, k if lower else k - 1, dtype=bool)
-    return nf.where(
-        nf.asarray(keep if lower else ~keep, device=x.device), x, nf.zeros((), dtype=x.dtype, device=x.device)
-    )
+    return nf.where(nf.asarray(keep if lower else ~keep, device=x.device), x, False)  # zero, in every dtype
 
 
 @public

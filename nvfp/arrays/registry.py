@@ -32,6 +32,13 @@ def public(function: F) -> F:
     return function
 
 
+def enter(namespace: str, functions: dict[str, Any]) -> None:
+    """Enter the functions of a namespace under names with a dot, for `find`: ``"linalg.inv"``."""
+    for name, function in functions.items():
+        if callable(function) and not isinstance(function, type):
+            setattr(nf, f"{namespace}.{name}", function)
+
+
 def find(name: str) -> Callable[..., Any] | None:
     """Return the public function of that name, or None."""
     found: Callable[..., Any] | None = vars(nf).get(name)

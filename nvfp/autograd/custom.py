@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
+from inspect import signature
 from typing import Any
 
-from nvfp.autograd.grad_mode import grad_enabled, no_grad
+from nvfp.autograd.grad_mode import enable_grad, grad_enabled, no_grad
 from nvfp.autograd.protocol import is_tracked
-from nvfp.autograd.tape import record
+from nvfp.autograd.tape import Output, record
 from nvfp.autograd.trees import leaves, map_leaves
 from nvfp.errors import GradientError, message
 
@@ -59,6 +60,8 @@ def custom_vjp(
     f: Callable[..., Any],
     fwd: Callable[..., tuple[Any, Any]],
     bwd: Callable[[Any, Any], Sequence[Any]],
+    *,
+    differentiable_twice: bool = False,
 ) -> Callable[..., Any]:
     """Return ``f`` with the gradient rule ``bwd``.
 
@@ -68,32 +71,48 @@ def custom_vjp(
             ``residuals`` is any nest; arrays in it must not be written before backward.
         bwd: ``bwd(residuals, dy) -> gradients``, one per argument and nested like it; None for no
             gradient. ``dy`` is nested like ``out``, zeros where an output was not used.
+        differentiable_twice: ``fwd`` and ``bwd`` are written with nf functions (nothing on ``.raw``), so
+            that gradients can be differentiated again. Residuals that ``fwd`` computes then keep the graph
+            they come from until backward; an output among them is differentiated by this rule.
 
     Returns:
-        A function of the same positional arguments.
+        A function of the same arguments. Those that are no arrays pass through.
 
     Raises:
         GradientError: (at backward) ``bwd`` returns other gradients than one per argument of its
-            shape, or its result is differentiated: the rule runs unrecorded.
+            shape, or its result is differentiated without ``differentiable_twice``: it runs unrecorded.
 
     Example:
         >>> import nvfp as nf
         >>> clipped = nf.custom_vjp(lambda x: x, lambda x: (x, None), lambda _, dy: (nf.clip(dy, -1, 1),))
         >>> nf.grad(lambda x: nf.sum(clipped(x) * 5))(nf.asarray([1.0], device="cpu"))
         nf.array([1.])
+        >>> cube = nf.custom_vjp(
+        ...     lambda x: x**3, lambda x: (x**3, x), lambda x, dy: (dy * x * x * 3,), differentiable_twice=True
+        ... )
+        >>> nf.grad(nf.grad(cube))(nf.asarray(2.0, device="cpu"))
+        nf.array(12.)
     """
     name = getattr(f, "__name__", "custom_vjp")
+    defaults = bool(getattr(f, "__defaults__", None) or getattr(f, "__kwdefaults__", None))
 
     @wraps(f)
-    def wrapper(*args: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if kwargs or defaults:  # fwd and bwd count arguments by position
+            bound = signature(f).bind(*args, **kwargs)
+            bound.apply_defaults()
+            args = bound.args
         inputs = list(leaves(args))
         if not grad_enabled() or all(getattr(x, "_node", None) is None for x in inputs):
             return f(*args)
-        with no_grad():
+        with enable_grad() if differentiable_twice else no_grad():
             out, residuals = fwd(*args)
         outputs = list(leaves(out))
+        places = {id(o): i for i, o in enumerate(outputs)}
+        saved = [Output(r, places[id(r)]) if id(r) in places and is_tracked(r) else r for r in leaves(residuals)]
         node = record(
-            name, inputs, _rule(name, bwd, args, out, residuals), list(leaves(residuals)), outputs=len(outputs)
+            name, inputs, _rule(name, bwd, args, out, residuals), saved, outputs=len(outputs),
+            differentiable_twice=differentiable_twice,
         )  # fmt: skip
         return _fill(out, [o._placed(node, i) for i, o in enumerate(outputs)])
 

@@ -37,7 +37,8 @@ class _Variables:
             before = len(self.places)
             self.args[i] = map_leaves(self._variable, arguments[i])
             if len(self.places) == before:
-                text = f"argument {i} of type {type(arguments[i]).__name__}"
+                kind = f", dtype {arguments[i].dtype}" if is_tracked(arguments[i]) else ""
+                text = f"argument {i} of type {type(arguments[i]).__name__}{kind}"
                 raise ArgumentError(
                     message(
                         op, "a floating array or a nest that holds one", text, "pass nf.asarray(...), or other argnums"
@@ -91,6 +92,13 @@ class _Variables:
         for place in self.places:
             if type(place) is Leaf:
                 place.active = False
+
+
+def _like(gradient: Any, root: Any) -> Any:
+    """A number or an array of another library as an array like ``root``; others as they are."""
+    if is_tracked(gradient) or not (isinstance(gradient, int | float) or hasattr(gradient, "__array__")):
+        return gradient
+    return root.__array_namespace__().asarray(gradient, dtype=root.dtype, device=root.device)
 
 
 def _detach(tree: Any) -> Any:
@@ -242,6 +250,8 @@ def vjp(f: Callable[..., Any], *args: Any, has_aux: bool = False) -> tuple[Any, 
 
     def pull(dy: Any) -> tuple[Any, ...]:
         gradients = list(leaves(dy))
+        if len(gradients) == len(roots):
+            gradients = [_like(g, root) for g, root in zip(gradients, roots, strict=True)]
         if [getattr(g, "shape", None) for g in gradients] != [r.shape for r in roots]:
             text = [getattr(g, "shape", type(g).__name__) for g in gradients]
             raise GradientError(

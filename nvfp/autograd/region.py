@@ -34,7 +34,38 @@ def region() -> Iterator[None]:
         yield
     finally:
         _region.reset(token)
-    for callback in callbacks.values():  # reached without an exception only
+    finish(callbacks)  # reached without an exception only
+
+
+@contextmanager
+def joined(callbacks: dict[Hashable, Callback]) -> Iterator[None]:
+    """Run a block as a part of a backward pass that another library drives; `finish` ends that pass.
+
+    Args:
+        callbacks: of the whole pass, empty at its beginning; one thread at a time may use it.
+
+    Example:
+        >>> callbacks = {}
+        >>> for _ in range(2):
+        ...     with joined(callbacks):
+        ...         after_backward(lambda: print("step"), key="once")
+        >>> finish(callbacks)
+        step
+    """
+    token = _region.set(callbacks)
+    try:
+        yield
+    finally:
+        _region.reset(token)
+
+
+def finish(callbacks: dict[Hashable, Callback]) -> None:
+    """End a backward pass that has succeeded: run its callbacks, then the hooks of `on_backward_end`.
+
+    Args:
+        callbacks: what the pass has collected.
+    """
+    for callback in callbacks.values():
         callback()
     for hook in list(_hooks.values()):
         hook()

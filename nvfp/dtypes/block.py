@@ -265,7 +265,8 @@ def _leveled_scales(
         kept = np.asarray(tensor_scale, np.float32).reshape(())
         if not amax_given:
             s_enc = scales.s_enc_from_tensor_scale(kept)
-            a = kept * np.float32(fmt.element.max * bound)
+            with np.errstate(over="ignore"):
+                a = kept * np.float32(fmt.element.max * bound)
     if fmt.four_over_six is not None:
         stored, factor = four_over_six(values, largest, s_enc, a, fmt, lengths, axis)
     else:

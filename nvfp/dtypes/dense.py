@@ -13,7 +13,7 @@ from typing import TypeAlias
 import ml_dtypes
 import numpy as np
 
-from nvfp.dtypes.formats import FORMATS, QuantDType, mxfp8
+from nvfp.dtypes.formats import NAMED, QuantDType
 from nvfp.errors import DTypeError, message
 
 DType: TypeAlias = np.dtype | QuantDType
@@ -43,7 +43,7 @@ DENSE: dict[str, np.dtype] = {
     )
 }  # fmt: skip
 _INSTANCE: dict[np.dtype, np.dtype] = {d: d for d in DENSE.values()}
-_NAMED: dict[str, DType] = {**DENSE, **FORMATS, "mxfp8": mxfp8}  # NumPy does not know the names of ml_dtypes
+_NAMED: dict[str, DType] = {**DENSE, **NAMED}  # NumPy does not know the names of ml_dtypes
 
 
 def as_dtype(value: object) -> DType:
@@ -72,7 +72,8 @@ def as_dtype(value: object) -> DType:
         found = found or _by_numpy(value)
     if found is None:
         names = ", ".join(_NAMED)
-        raise DTypeError(message("dtype", f"one of {names}", repr(value), "pass one of these or a QuantDType"))
+        got = f"an instance of {type(value).__name__}" if hasattr(value, "shape") else repr(value)  # arrays print long
+        raise DTypeError(message("dtype", f"one of {names}", got, "pass one of these or a QuantDType"))
     return found
 
 

@@ -46,8 +46,9 @@ class QuantFInfo(FInfo):
     Attributes:
         block: as in the `QuantDType`.
         scale: limits of the scale format.
-        bits_per_value: stored bits per value, block scales included.
-        scaled_max: largest element times largest scale, at tensor scale 1 (nvfp4: 6 * 448 = 2688).
+        bits_per_value: stored bits per value, block scales included (tensor scales are not counted).
+        scaled_max: largest element times the largest scale that goes with it, at tensor scale 1 (nvfp4: 6 * 448 = 2688;
+            with ``four_over_six="mae_256"`` 6 * 256). May be beyond float32, which values are read in.
     """
 
     block: int | tuple[int, int] | None
@@ -70,7 +71,7 @@ def finfo(dtype: object) -> FInfo:
     """Return the limits of a float, complex, narrow or quantized dtype.
 
     Args:
-        dtype: whatever `as_dtype` reads; complex dtypes give the limits of one part.
+        dtype: whatever `as_dtype` reads, or an array; complex dtypes give the limits of one part.
 
     Returns:
         `FInfo`, for quantized dtypes `QuantFInfo`.
@@ -82,11 +83,11 @@ def finfo(dtype: object) -> FInfo:
         >>> finfo("bfloat16").eps, finfo("float8_e4m3fn").max, finfo("nvfp4").max, finfo("nvfp4").scaled_max
         (0.0078125, 448.0, 6.0, 2688.0)
     """
-    found = as_dtype(dtype)
+    found = asked(dtype)
     if isinstance(found, QuantDType):
         return QuantFInfo(
             **vars(_of_element(found.element)), block=found.block, scale=_of_element(found.scale),
-            bits_per_value=found.bits_per_value, scaled_max=found.element.max * found.scale.max,
+            bits_per_value=found.bits_per_value, scaled_max=found.element.max * found.scale_bound,
         )  # fmt: skip
     if not isdtype(found, ("real floating", "complex floating")):
         raise DTypeError(message("finfo", "a floating dtype", found, "use iinfo for integers"))
@@ -98,11 +99,17 @@ def finfo(dtype: object) -> FInfo:
     )  # fmt: skip
 
 
+def asked(dtype: object) -> np.dtype | QuantDType:
+    """Return the dtype that is meant: an array means its own."""
+    of_array = None if isinstance(dtype, type | np.dtype | QuantDType) else getattr(dtype, "dtype", None)
+    return as_dtype(dtype if of_array is None else of_array)
+
+
 def iinfo(dtype: object) -> IInfo:
     """Return the limits of an integer dtype.
 
     Args:
-        dtype: whatever `as_dtype` reads.
+        dtype: whatever `as_dtype` reads, or an array.
 
     Returns:
         A record with ``dtype``, ``bits``, ``max`` and ``min``.
@@ -114,7 +121,7 @@ def iinfo(dtype: object) -> IInfo:
         >>> iinfo("int8")
         IInfo(dtype=dtype('int8'), bits=8, max=127, min=-128)
     """
-    found = as_dtype(dtype)
+    found = asked(dtype)
     if isinstance(found, QuantDType) or found.kind not in "iu":
         raise DTypeError(message("iinfo", "an integer dtype", found, "use finfo for floats"))
     limits = np.iinfo(found)

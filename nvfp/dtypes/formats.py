@@ -38,7 +38,8 @@ class QuantDType:
     """A quantized dtype.
 
     Args:
-        name: how it prints, by default its fields; two rows with equal fields and names are equal.
+        name: how it prints, by default its fields; two rows with equal fields and names are equal. A row with the
+            name of one of nvfp's prints with the fields that differ from that one.
         element: format of the codes (row, name or dtype); required.
         block: length along the block axis that shares a scale, a pair (across, along) for blocks
             over the last two axes, or None for one scale per tensor.
@@ -131,7 +132,7 @@ class QuantDType:
         row = dataclasses.replace(self, **changes)
         if "name" in changes:
             return row
-        return dataclasses.replace(row, name=f"{self.name}[{row._fields(changes)}]")
+        return dataclasses.replace(row, name=f"{self}[{row._fields(changes)}]")
 
     def _fields(self, names: Iterable[str]) -> str:
         """Some fields in words, as the row holds them, not as they were spelled."""
@@ -164,9 +165,9 @@ class QuantDType:
 
     @property
     def square(self) -> bool:
-        """Whether row and column copies hold the same numbers (per tensor, or square blocks)."""
+        """Whether row and column copies hold the same numbers (per tensor, or square blocks without one A per row)."""
         shape = self.block_shape
-        return shape is None or shape[0] == shape[1]
+        return shape is None or (shape[0] == shape[1] and not self.per_row_tensor_scale)
 
     @property
     def bits_per_value(self) -> float:
@@ -182,10 +183,12 @@ class QuantDType:
         )
 
     def __str__(self) -> str:
-        return self.name
+        known = NAMED.get(self.name, self)
+        told = [f.name for f in dataclasses.fields(self)[1:] if getattr(self, f.name) != getattr(known, f.name)]
+        return f"{self.name}[{self._fields(told)}]" if told else self.name
 
     def __repr__(self) -> str:
-        return f"nvfp.{self.name}"
+        return f"nvfp.{self}"
 
 
 def _as_block(block: Any) -> int | tuple[int, int] | None:
@@ -227,3 +230,4 @@ FORMATS: dict[str, QuantDType] = {
         fp8_e4m3, fp8_e5m2, fp8_e4m3_b128, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4, mxint8, nvfp4,
     )
 }  # fmt: skip
+NAMED: dict[str, QuantDType] = {**FORMATS, "mxfp8": mxfp8}

@@ -207,7 +207,7 @@ def divided_tensor_level(
 ) -> tuple[Float32, Float32]:
     """Return (what a convention that divides derives its block scales from, the decode factor to store).
 
-    - ``order="modelopt"``: g twice, ``g = fl(A / (max_element * max_scale))``;
+    - ``order="modelopt"``: g twice, ``g = fl(A / (max_element * max_scale))`` (1 where that is not finite);
     - ``order="compressed-tensors"``: ``G = fl(fl(1 / A) * (max_element * max_scale))`` (1 where that is not finite)
       and ``fl(1 / G)``.
 
@@ -227,7 +227,8 @@ def divided_tensor_level(
     if steps.order == "modelopt":
         g = np.asarray(tensor_scale, np.float32) if tensor_scale is not None else None
         g = tensor_scale_from_amax(amax, element, scale) if g is None else g
-        return g.reshape(()), g.reshape(())
+        g = np.where(np.isfinite(g), g, ONE).astype(np.float32).reshape(())
+        return g, g
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         if tensor_scale is None:
             factor = ONE / np.asarray(amax, np.float32) * _largest(element, scale)
@@ -278,7 +279,7 @@ def divisor(scale_codes: npt.ArrayLike, tensor: npt.ArrayLike, scale: Element, s
         1.0
     """
     s, whole = decode(scale_codes, scale).astype(np.float32), np.asarray(tensor, np.float32)
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
         found = s * whole if steps.order == "modelopt" else s / whole
     return np.asarray(np.maximum(found, LEAST), np.float32)
 

@@ -1,6 +1,7 @@
 """`save` and `load`: arrays in safetensors files, quantized ones included. No pickle anywhere.
 
-A dense array is one tensor of its own dtype. A QuantizedArray is the tensors ``<name>.codes``,
+A dense array is one tensor of its own dtype; one that the format has no name for (fp6, unpacked fp4, complex) is
+its bytes or pairs, with its dtype in the metadata. A QuantizedArray is the tensors ``<name>.codes``,
 ``<name>.scale`` (and ``.tensor_scale``), and an entry in the metadata that states its format row,
 axis and shape, so that formats made by users come back too.
 """
@@ -21,8 +22,10 @@ import numpy as np
 from safetensors import SafetensorError, TensorSpec, deserialize, serialize_file
 
 from nvfp.arrays.array import Array
+from nvfp.arrays.blocks import plain
 from nvfp.arrays.convert import asarray, asnumpy
 from nvfp.arrays.quantized import QuantizedArray
+from nvfp.dtypes.elements import ELEMENTS
 from nvfp.dtypes.formats import QuantDType
 from nvfp.errors import ArgumentError, DTypeError, FileFormatError, ShapeError, message
 
@@ -39,7 +42,13 @@ _TYPES: dict[str, tuple[str, str]] = {
     "float8_e8m0fnu": ("float8_e8m0fnu", "F8_E8M0"),
 }
 _READ = {file: np.dtype(getattr(ml_dtypes, name, None) or name) for name, (_, file) in _TYPES.items()}
+# dtype name -> what it is stored as; complex numbers get an axis of length 2 behind the others.
+_STORED = {
+    "float6_e2m3fn": "uint8", "float6_e3m2fn": "uint8", "float4_e2m1fn": "uint8",
+    "complex64": "float32", "complex128": "float64",
+}  # fmt: skip
 _QUANTIZED = "nvfp.quantized"
+_DENSE = "nvfp.dense"
 _SINGLE = "nvfp.array"
 _PARTS = ("codes", "scale", "tensor_scale")
 _RESERVED = ("__metadata__",)  # the header's own key
@@ -54,7 +63,7 @@ def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, st
         metadata: string pairs to keep beside them.
 
     Raises:
-        FileFormatError: a dtype that safetensors has no name for.
+        FileFormatError: a quantized dtype of an element of your own.
         ArgumentError: names that are no strings or collide, or metadata that is not str to str.
         DTypeError: values that are no arrays.
         OSError: the file cannot be written.
@@ -69,23 +78,23 @@ def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, st
     named = dict(arrays) if isinstance(arrays, Mapping) else {_SINGLE: arrays}
     flat: dict[str, np.ndarray] = {}
     rows: dict[str, Any] = {}
+    dense: dict[str, str] = {}
     for name, value in named.items():
         if not isinstance(name, str) or name in _RESERVED:
             got = repr(name)
             raise ArgumentError(message("save", f"names as str other than {_RESERVED}", got, "rename this array"))
         if isinstance(value, QuantizedArray):
+            operand = plain(value.operand)  # a transposed array keeps its parts in another order
             for part in _PARTS:
-                raw = getattr(value.operand, part)
+                raw = getattr(operand, part)
                 if raw is not None:
                     flat[f"{name}.{part}"] = np.asarray(asnumpy(Array._wrap(raw)), order="C")
-            rows[name] = {
-                "format": _row_to_json(value.operand.format),
-                "axis": value.operand.axis,
-                "shape": value.operand.shape,
-            }
+            rows[name] = {"format": _row_to_json(operand.format), "axis": operand.axis, "shape": operand.shape}
         else:
             host = asnumpy(asarray(value, device=None if isinstance(value, Array) else "cpu"))
-            flat[name] = np.asarray(host, order="C")
+            flat[name], stored = _stored(np.array(host, order="C", copy=None))
+            if stored:
+                dense[name] = stored
     clash = sorted(f"{n}.{part}" for n in rows for part in _PARTS if f"{n}.{part}" in named)
     if clash:
         do = "rename them: a quantized array is saved under these names"
@@ -97,6 +106,8 @@ def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, st
         )
     if rows:
         meta[_QUANTIZED] = json.dumps(rows)
+    if dense:
+        meta[_DENSE] = json.dumps(dense)
     _write(_as_path("save", path), flat, meta)
 
 
@@ -112,7 +123,8 @@ def load(path: str | os.PathLike[str], *, device: Any = None) -> Any:
 
     Raises:
         FileNotFoundError: no such file.
-        FileFormatError: not a safetensors file, or an unknown dtype.
+        FileFormatError: not a safetensors file, an unknown dtype, or codes and scales that do not belong to the dtype
+            that the file states.
 
     Example:
         >>> import os, tempfile, nvfp as nf
@@ -132,7 +144,7 @@ def load_with_metadata(path: str | os.PathLike[str], *, device: Any = None) -> t
         device: where the arrays go; the default device unless given.
 
     Returns:
-        (what `load` returns, metadata without nvfp's own entry for quantized arrays).
+        (what `load` returns, metadata without nvfp's own entries).
 
     Raises:
         FileNotFoundError: no such file.
@@ -141,17 +153,41 @@ def load_with_metadata(path: str | os.PathLike[str], *, device: Any = None) -> t
     flat, metadata = _read(_as_path("load", path))
     out: dict[str, Any] = {}
     try:
+        for name, dtype in json.loads(metadata.pop(_DENSE, "{}")).items():
+            flat[name] = _read_back(flat[name], dtype)
         for name, row in json.loads(metadata.pop(_QUANTIZED, "{}")).items():
             parts = {part: asarray(flat.pop(f"{name}.{part}"), device=device) for part in _parts_of(name, flat)}
             fields = {"axis": row["axis"], "shape": tuple(row["shape"]), "tensor_scale": parts.get("tensor_scale")}
             out[name] = QuantizedArray.from_parts(
                 parts["codes"], parts["scale"], _row_from_json(row["format"]), **fields
             )
-    except (KeyError, AttributeError, json.JSONDecodeError, TypeError, ShapeError, ArgumentError) as error:
+    except (KeyError, AttributeError, ValueError, json.JSONDecodeError, TypeError, ShapeError, ArgumentError) as error:
         got = f"{Path(path).name} ({error!r})"
-        raise FileFormatError(message("load", "codes and scales as save writes them", got, "write it anew")) from error
+        raise FileFormatError(message("load", "arrays as save writes them", got, "write it anew")) from error
+    twice = sorted(set(out) & set(flat))
+    if twice:
+        got = f"{Path(path).name} with {twice} as both"
+        raise FileFormatError(message("load", "names of dense arrays or of quantized ones", got, "write it anew"))
     out.update({name: asarray(value, device=device) for name, value in flat.items()})
     return (out[_SINGLE] if list(out) == [_SINGLE] else out), metadata
+
+
+def _stored(host: np.ndarray) -> tuple[np.ndarray, str]:
+    """What the file gets, and the dtype to note in the metadata ("" where the file's own says it)."""
+    name = host.dtype.name
+    if name not in _STORED:
+        return host, ""
+    stored = np.dtype(_STORED[name])
+    return (host[..., None] if host.dtype.kind == "c" else host).view(stored), name
+
+
+def _read_back(found: np.ndarray, name: str) -> np.ndarray:
+    """Undo `_stored`."""
+    if found.dtype != _STORED[name]:
+        raise KeyError(name)
+    if name.startswith("complex"):
+        return np.ascontiguousarray(found).view(name)[..., 0]
+    return found.view(getattr(ml_dtypes, name))
 
 
 def _parts_of(name: str, flat: Mapping[str, Any]) -> list[str]:
@@ -209,6 +245,12 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 
 def _row_to_json(row: QuantDType) -> dict[str, Any]:
+    for element in (row.element, row.scale):
+        if ELEMENTS.get(element.name) != element:  # a file names elements: it could not say what this one is
+            expected = f"elements out of {sorted(ELEMENTS)}"
+            raise FileFormatError(
+                message("save", expected, f"{row} with another {element.name}", "dequantize it first")
+            )
     fields = {f.name: getattr(row, f.name) for f in dataclasses.fields(row)}
     return {**fields, "element": row.element.name, "scale": row.scale.name}
 

@@ -35,8 +35,17 @@ def check_float(op: str, x: Any) -> None:
 
 def check_choice(op: str, name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise unless ``value`` is one of ``choices``."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ArgumentError(message(op, f"{name} out of {choices}", repr(value), "name one of these"))
+
+
+def check_rounding(op: str, rounding: object, overflow: object, rng: object) -> None:
+    """Raise unless ``rounding`` and ``overflow`` are known words, and random numbers come with stochastic rounding."""
+    check_choice(op, "rounding", rounding, ("even", "toward_zero", "stochastic"))
+    check_choice(op, "overflow", overflow, ("saturate", "nonsat"))
+    if rng is not None and rounding != "stochastic":
+        got = f"rng and rounding={rounding!r}"
+        raise ArgumentError(message(op, "rounding='stochastic' with rng", got, "leave rng= out"))
 
 
 def check_factor(op: str, name: str, value: Any) -> float:
@@ -67,6 +76,8 @@ def axis_index(op: str, axis: int, ndim: int) -> int:
     """
     if isinstance(axis, bool) or not isinstance(axis, int | np.integer):
         raise DTypeError(message(op, "axis in whole numbers", repr(axis), "pass an int"))
+    if ndim == 0:
+        raise ShapeError(message(op, f"an array with axes for axis {axis}", "shape ()", "reshape it to (1,) first"))
     if not -ndim <= axis < ndim:
         raise ShapeError(message(op, f"an axis of {ndim} dimensions", axis, "count from -ndim to ndim - 1"))
     return int(axis) % ndim

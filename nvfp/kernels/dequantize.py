@@ -109,7 +109,8 @@ def _row_scaled(operand: Operand, dtype: np.dtype, out: Any | None) -> Any:
     factors = factors.swapaxes(-1, -2) if operand.transposed else factors
     if dtype.itemsize > 4:  # the product is a float32, whatever it is read as
         return cast(elementwise("multiply", values, factors), dtype, out=out)
-    return elementwise("multiply", values, factors, dtype=dtype, out=out)
+    into = values if out is None and dtype == FLOAT32 else out
+    return elementwise("multiply", values, factors, dtype=dtype, out=into)
 
 
 def _check_shapes(operand: Operand) -> None:

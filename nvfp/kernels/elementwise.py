@@ -15,6 +15,7 @@ from nvfp.kernels._check import DENSE, FLOAT32, FLOATS, check_out
 from nvfp.kernels._dispatch import backend, kind_of
 from nvfp.kernels.cast import cast
 from nvfp.kernels.elementwise_table import OPS, Op
+from nvfp.optional import need
 
 _BOOL, _INT64, _UINT64 = np.dtype(np.bool_), np.dtype(np.int64), np.dtype(np.uint64)
 _FLOAT64, _COMPLEX64, _COMPLEX128 = np.dtype(np.float64), np.dtype(np.complex64), np.dtype(np.complex128)
@@ -65,7 +66,7 @@ def elementwise(op: str, *args: Any, dtype: np.dtype | None = None, out: Any | N
         ArgumentError: an unknown op, a wrong number of arguments, no array among them, an integer scalar out of
             range.
         DTypeError: a dtype that the op does not compute in, a result dtype of a lower kind (float to integer),
-            uint64 mixed with signed integers, or complex arrays on CUDA.
+            or uint64 mixed with signed integers.
         ShapeError: shapes that do not broadcast, or an ``out`` that does not fit.
 
     Numerics:
@@ -100,8 +101,7 @@ def elementwise(op: str, *args: Any, dtype: np.dtype | None = None, out: Any | N
     check_out(op, out, shape, choice.result)
     module = backend("elementwise", *arrays, out)
     if choice.is_complex and kind_of(arrays[0] if arrays else out) == "cuda":
-        do = "compute on x.to_device('cpu'), or with real and imaginary parts"
-        raise DTypeError(message(op, "real dtypes on CUDA", choice.compute, do))
+        return _complex_on_cuda(choice, _typed(choice, args, kinds), shape, out, arrays[0] if arrays else out)
     values = args if len(arrays) == len(args) else _typed(choice, args, kinds)
     y = module.elementwise(
         choice.op,
@@ -112,6 +112,30 @@ def elementwise(op: str, *args: Any, dtype: np.dtype | None = None, out: Any | N
         out=None if choice.then_cast else out,
     )
     return cast(y, choice.result, out=out) if choice.then_cast else y
+
+
+def _complex_on_cuda(choice: Choice, args: tuple[Any, ...], shape: tuple[int, ...], out: Any | None, like: Any) -> Any:
+    """Complex numbers on CUDA: the row's NumPy function on CuPy arrays, which answer to NumPy's protocols."""
+    cp = need("cupy", extra="cuda13")
+    row = OPS[choice.op]
+    half = np.dtype(f"f{choice.compute.itemsize // 2}")
+    gives = np.dtype(bool) if row.result == "bool" else half if row.result == "real" else choice.compute
+    with like.device:
+        takes = [np.dtype(bool) if row.mask and i == 0 else choice.compute for i in range(row.arity)]
+        ready = [a if isinstance(a, np.generic) else _complex_like(a, t) for a, t in zip(args, takes, strict=True)]
+        if choice.op.startswith("logical_"):  # CuPy has these for real numbers
+            ready = [a != 0 for a in ready]
+        y = cp.empty(shape, gives)
+        row.numpy(*ready, out=y)
+        if out is None:
+            return y.astype(choice.result, copy=False)
+        out[...] = y
+        return out
+
+
+def _complex_like(a: Any, dtype: np.dtype) -> Any:
+    """A CuPy array in ``dtype``; CuPy does not know how to cast ml_dtypes' floats to complex ones."""
+    return (a if a.dtype.isbuiltin == 1 else cast(a, np.dtype(np.float32))).astype(dtype, copy=False)
 
 
 def _row(op: str, count: int) -> Op:

@@ -153,7 +153,7 @@ def tensor_factors(operand: Any) -> tuple[Any, ...]:
     last = () if operand.tensor_scale is None else (operand.tensor_scale,)
     if fmt.block is not None:
         return last
-    if fmt.scale.bits == 8:
+    if fmt.scale.bits <= 8:
         scale = cast(scale, FLOAT32, source=fmt.scale.dtype)
     elif fmt.scale.bits == 16:
         scale = cast(scale.view(fmt.scale.dtype), FLOAT32)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from nvfp.dtypes.codec import Rounding
-from nvfp.dtypes.conventions import PLAIN, Steps, apply_convention
+from nvfp.dtypes.conventions import PLAIN, STACKS, Steps, apply_convention
 from nvfp.dtypes.formats import QuantDType
 from nvfp.errors import ArgumentError, ShapeError, message
 from nvfp.kernels._check import (
@@ -17,6 +17,7 @@ from nvfp.kernels._check import (
     check_choice,
     check_float,
     check_format,
+    check_rounding,
     check_word,
     not_built,
     word_pair,
@@ -122,10 +123,13 @@ def quantize(
         ((2, 48), [[119, 119], [119, 119]], (48, 2), (48, 1))
     """
     check_float("quantize", x)
+    check_rounding("quantize", rounding, overflow, rng)  # here: what is cached below must be hashable
+    check_choice("quantize", "scale_layout", scale_layout, ("plain", "tiles128x4", "k_major128"))
     if input_fn is not None:
         not_built("quantize", "input_fn", input_fn, None)
     asked, steps = fmt, PLAIN
     if convention is not None:
+        check_choice("quantize", "convention", convention, STACKS)
         fmt, steps = apply_convention(fmt, convention)
         if steps.least_amax and scale is None:
             amax_epsilon = max(amax_epsilon, steps.least_amax)
@@ -134,14 +138,11 @@ def quantize(
             got = f"convention={convention!r} and rounding={rounding!r}"
             raise ArgumentError(message("quantize", "rounding='even' under a convention", got, "leave one of them out"))
     given = (scale is not None, amax is not None, tensor_scale is not None)
-    axis = _resolve(fmt, x.ndim, axis, row, col, given, amax_epsilon, rounding, overflow, bias_grad, scale_layout)
+    axis = _resolve(fmt, x.ndim, axis, row, col, given, amax_epsilon, bias_grad, scale_layout)
     if scale is not None:
         check_word("quantize", "scale", scale)
     if rounding == "stochastic":
         rng = check_rng(rng)
-    elif rng is not None:
-        got = f"rng and rounding={rounding!r}"
-        raise ArgumentError(message("quantize", "rounding='stochastic' with rng", got, "leave rng= out"))
     if rotation is not None:
         check_choice("quantize", "rotation", rotation, ("rht16",))
         if col and fmt.square:
@@ -257,16 +258,12 @@ def _resolve(
     col: bool,
     given: tuple[bool, bool, bool],
     amax_epsilon: float,
-    rounding: Rounding,
-    overflow: Overflow,
     bias_grad: bool,
     scale_layout: ScaleLayout,
 ) -> int:
-    """Check everything that is not an array, once per combination; return the axis counted from the front."""
+    """Check what depends on the row, once per combination; return the axis counted from the front."""
     check_format("quantize", fmt)
-    check_choice("quantize", "rounding", rounding, ("even", "toward_zero", "stochastic"))
     not_built("quantize", "bias_grad", bias_grad, False)
-    check_choice("quantize", "overflow", overflow, ("saturate", "nonsat"))
     _check_used(fmt, given, amax_epsilon)
     axis = _check_axis(fmt, ndim, axis, row, col)
     _check_layout(fmt, ndim, axis, scale_layout)
@@ -330,7 +327,6 @@ def _shared(fmt: QuantDType, name: str, pair: Words) -> Words:
 def _check_layout(fmt: QuantDType, ndim: int, axis: int, layout: ScaleLayout) -> None:
     if layout == "plain":
         return
-    check_choice("quantize", "scale_layout", layout, ("plain", "tiles128x4", "k_major128"))
     kind, bits = ("8-bit", 8) if layout == "tiles128x4" else ("float32", 32)
     if fmt.block is None or fmt.scale.bits != bits or ndim != 2 or axis != 1:
         expected = f"{kind} block scales of a matrix, blocked along its last axis, for {layout}"

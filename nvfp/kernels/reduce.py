@@ -11,7 +11,7 @@ import numpy as np
 
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels._check import DENSE, FLOAT32, FLOATS, axis_index, check_choice, check_out
-from nvfp.kernels._dispatch import backend, kind_of
+from nvfp.kernels._dispatch import backend, kind_of, module
 from nvfp.kernels.cast import cast
 
 Reduction = Literal["sum", "mean", "prod", "sumsq", "max", "min", "argmax", "argmin", "all", "any"]
@@ -41,7 +41,7 @@ def reduce(
     Args:
         op: ``"sum"``, ``"mean"``, ``"prod"``, ``"sumsq"`` (sum of squares), ``"max"``, ``"min"``, ``"argmax"``,
             ``"argmin"`` (positions in row-major order of the reduced axes), ``"all"`` or ``"any"``.
-        x: raw array of a dense dtype, or of a complex one for sum, mean, prod, all, any on the CPU; any strides.
+        x: raw array of a dense dtype, or of a complex one for sum, mean, prod, all, any; any strides.
         axis: one axis, several, or None for all; positions take one axis or None.
         keepdims: keep the reduced axes with length 1.
         dtype: dtype of the result. Default: floats and extrema keep the dtype of ``x``; integers and bools
@@ -53,7 +53,7 @@ def reduce(
 
     Raises:
         ArgumentError: an unknown op, an axis named twice, or several axes for a position.
-        DTypeError: a dtype that the op does not take, a result dtype of a lower kind, complex on CUDA.
+        DTypeError: a dtype that the op does not take, a result dtype of a lower kind.
         ShapeError: an axis out of range, an ``out`` that does not fit, or an extremum of nothing.
 
     Numerics:
@@ -75,16 +75,43 @@ def reduce(
     check_choice("reduce", "op", op, _OPS)
     axes = _axes(op, axis, x.ndim)
     compute, result, interim = _resolve(op, x.dtype, dtype if dtype is not None or out is None else out.dtype)
-    if compute.kind == "c" and kind_of(x) == "cuda":
-        raise DTypeError(message(op, "real dtypes on CUDA", x.dtype, "reduce real and imaginary parts"))
     if 0 in x.shape and op not in (*_ARITHMETIC, *_LOGIC) and any(x.shape[a] == 0 for a in axes):
         raise ShapeError(message(op, "at least one element", f"shape {x.shape} over axes {axes}", "skip empty arrays"))
     shape = tuple(1 if a in axes else n for a, n in enumerate(x.shape) if keepdims or a not in axes)
     check_out(op, out, shape, result)
+    if compute.kind == "c" and kind_of(x) == "cuda":  # CuPy reduces complex numbers
+        with x.device:
+            source = x != 0 if op in _LOGIC else x  # CuPy's all and any take real numbers
+            found = getattr(source, op)(axis=axes, keepdims=keepdims).astype(result, copy=False)
+        if out is None:
+            return found
+        out[...] = found
+        return out
     twin = backend("reduce", x, out)
     if interim != result:  # 64 to 16 bits in one rounding is cast's business
         return cast(twin.reduce(op, x, axes=axes, shape=shape, dtype=interim, compute=compute), result, out=out)
     return twin.reduce(op, x, axes=axes, shape=shape, dtype=result, compute=compute, out=out)
+
+
+def small(op: Literal["sum", "max", "min"], x: Any) -> Any:
+    """Return ``reduce(op, x)`` over all axes of a small CPU array, the same bits with fewer steps, or None.
+
+    Args:
+        op: the reduction.
+        x: raw array. None comes back unless it is C-contiguous float32 or float64 with 1 to 4096 elements.
+
+    Example:
+        >>> import numpy as np
+        >>> float(small("sum", np.arange(5.0))), small("sum", np.arange(5))
+        (10.0, None)
+    """
+    if type(x) is not np.ndarray or (x.dtype is not FLOAT32 and x.dtype is not _FLOAT64):
+        return None
+    if not 0 < x.size <= 4096 or not x.flags.c_contiguous:
+        return None
+    if op == "sum":
+        return module("reduce", "cpu").sum_flat(x)
+    return (np.maximum if op == "max" else np.minimum).reduce(x, axis=None)
 
 
 def reduced_count(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:

@@ -66,7 +66,7 @@ STEMS: dict[str, Stem] = {
         _stem("amax"),
         _stem(
             "quantize",
-            gradient="arrays/functions/conversion.py",
+            gradient="arrays/functions/quantization.py",
             sources=(
                 "quantize.cu",
                 "quantize_tensor.cu",
@@ -78,7 +78,7 @@ STEMS: dict[str, Stem] = {
             ),
         ),
         _stem("hadamard"),
-        _stem("dequantize", gradient="arrays/functions/conversion.py"),
+        _stem("dequantize", gradient="arrays/functions/quantization.py"),
         _stem("cast", gradient="arrays/functions/conversion.py"),
         _stem("elementwise", gradient="arrays/functions/elementwise.py"),
         _stem("reduce", gradient="arrays/functions/reductions.py"),

@@ -77,6 +77,15 @@ class RandomState:
         self._step: Any = None
         self.calls = 0
 
+    def hold(self, key: int, step: Any) -> None:
+        """Take a key, and keep the step in this word from now on (another library's memory, say).
+
+        Args:
+            key: 64 bits.
+            step: raw int64 array of shape ``()``.
+        """
+        self._key, self._step, self.calls = key, step, 0
+
     def draw(self, raw: Any) -> Draw:
         """Return the next call's place; the step word is made on the device of ``raw``, or moves there.
 

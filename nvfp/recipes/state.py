@@ -38,12 +38,18 @@ class DelayedState:
         self.rule = rule
         self.pending = False
         n = len(roles)
-        self._hold(
+        self.hold(
             place_like(np.ones(n, np.float32), like),
             place_like(np.zeros((rule.history_length, n), np.float32), like),
         )
 
-    def _hold(self, scale: Any, history: Any) -> None:
+    def hold(self, scale: Any, history: Any) -> None:
+        """Keep the state in these raw arrays from now on (another library's memory, say).
+
+        Args:
+            scale: float32 [n].
+            history: float32 [len, n].
+        """
         self.scale = scale
         self.amax_history = history
         # 0-d views made once: a CuPy view costs more host time than the launch that reads it.
@@ -72,7 +78,7 @@ class DelayedState:
             new[:1] = old[:1]
             if keep > 1:
                 new[-(keep - 1) :] = old[-(keep - 1) :]
-            self._hold(self.scale, new)
+            self.hold(self.scale, new)
         if not self.fp8_max:  # state that was loaded before the first use
             self.fp8_max = fp8_max
         if fp8_max != self.fp8_max:
@@ -85,7 +91,7 @@ class DelayedState:
         """Move scales and history to the device of ``like``."""
         if kind_of(self.scale) != kind_of(like):
             host = [a if kind_of(a) == "cpu" else a.get() for a in (self.scale, self.amax_history)]
-            self._hold(*(place_like(a, like) for a in host))
+            self.hold(*(place_like(a, like) for a in host))
 
     def discard(self) -> None:
         """Forget the amaxes of a step that failed; scales stay."""
@@ -119,7 +125,7 @@ def _restored(
 ) -> DelayedState:
     """A copied or unpickled state; its words are views of its own arrays."""
     state = DelayedState(roles, fp8_max, rule, scale)
-    state._hold(scale, history)
+    state.hold(scale, history)
     return state
 
 

@@ -1,8 +1,7 @@
-"""DLPack with NumPy and torch: zero copy in every dtype that has a code, and the traps."""
+"""DLPack: zero copy in every dtype that has a code, flags, strides, streams, devices (frameworks: the next file)."""
 
 from __future__ import annotations
 
-import gc
 import sys
 from typing import Any
 
@@ -11,23 +10,7 @@ import pytest
 
 import nvfp as nf
 from nvfp.errors import ArgumentError, DTypeError
-from tests.devices import need_oracle
-
-TORCH = {
-    "float32": "float32",
-    "float64": "float64",
-    "float16": "float16",
-    "bfloat16": "bfloat16",
-    "int8": "int8",
-    "uint8": "uint8",
-    "int16": "int16",
-    "int32": "int32",
-    "int64": "int64",
-    "bool": "bool",
-    "float8_e4m3fn": "float8_e4m3fn",
-    "float8_e5m2": "float8_e5m2",
-    "float8_e8m0fnu": "float8_e8m0fnu",
-}
+from tests.arrays.capsules import DTYPES, Capsule, flags, shares
 
 
 def test_numpy_both_ways_without_a_copy() -> None:
@@ -58,11 +41,105 @@ def test_what_cannot_be_exported_says_why() -> None:
             nf.ones((2,)).astype(dtype).__dlpack__()
 
 
-def test_negative_strides_are_copied_or_refused() -> None:
-    x = nf.arange(4.0)[::-1]
-    assert np.from_dlpack(x).tolist() == [3.0, 2.0, 1.0, 0.0]
-    with pytest.raises(BufferError, match="positive strides"):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn"])
+def test_negative_strides_are_copied_or_refused(dtype: str, device: Any) -> None:
+    x = nf.arange(4.0).astype(dtype)[::-1]
+    capsule = x.__dlpack__(max_version=(1, 0))
+    assert flags(capsule) & 2
+    back = nf.from_dlpack(Capsule(capsule, x.__dlpack_device__()))
+    assert back.dtype is x.dtype and back.device is x.device and nf.array_equal(back, x)
+    with pytest.raises(BufferError, match=r"\[dlpack\] expected positive strides"):
         x.__dlpack__(copy=False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_versions_and_flags(dtype: str, device: Any) -> None:
+    x = nf.ones((2, 3)).astype(dtype)
+    for version, versioned in ((None, False), ((0, 8), False), ((1, 0), True), ((1, 3), True)):
+        for copy in (None, False, True):
+            capsule = x.__dlpack__(max_version=version, copy=copy)
+            assert flags(capsule) == ((2 if copy else 0) if versioned else None)
+            back = nf.from_dlpack(Capsule(capsule, x.__dlpack_device__()))
+            assert back.dtype is x.dtype and nf.array_equal(back, x) and shares(back, x) == (not copy)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e5m2"])
+def test_read_only_memory(dtype: str) -> None:
+    """Consumers that can be told are told; one that cannot gets a copy."""
+    x = nf.ones((4,), device="cpu").astype(dtype)
+    x.raw.flags.writeable = False
+    assert flags(x.__dlpack__(max_version=(1, 0))) == 1
+    legacy = x.__dlpack__()
+    assert flags(legacy) is None
+    assert not shares(nf.from_dlpack(Capsule(legacy, (1, 0))), x)
+    with pytest.raises(BufferError, match="expected writable memory for a consumer from before DLPack"):
+        x.__dlpack__(copy=False)
+    back = nf.from_dlpack(x.raw.view(np.uint8))
+    assert not back.raw.flags.writeable
+
+
+def test_where_memory_is_wanted(device: Any) -> None:
+    x = nf.arange(6.0).reshape((2, 3)).T.astype(nf.bfloat16)
+    own = x.__dlpack_device__()
+    assert own == ((1, 0) if device.type == "cpu" else (2, 0))
+    assert shares(nf.from_dlpack(Capsule(x.__dlpack__(dl_device=own), own)), x)
+    on_host = Capsule(x.__dlpack__(dl_device=(1, 0), max_version=(1, 0)), (1, 0))
+    assert flags(on_host.capsule) == (0 if device.type == "cpu" else 2)
+    assert nf.from_dlpack(on_host).tolist() == x.tolist()
+    for other in ((2, 7), (8, 0), (1, 1)):
+        with pytest.raises(BufferError, match="or the host"):
+            x.__dlpack__(dl_device=other)
+    if device.type == "cuda":
+        with pytest.raises(BufferError, match="expected host memory, got CUDA memory with copy=False"):
+            x.__dlpack__(dl_device=(1, 0), copy=False)
+
+
+def test_cpu_memory_has_no_stream() -> None:
+    x = nf.ones((2,), device="cpu")
+    for stream in (-1, 0, 1, 2, 12345):
+        with pytest.raises(BufferError, match="expected stream=None for CPU memory"):
+            x.__dlpack__(stream=stream)
+
+
+def test_quantized_arrays_export_their_parts(device: Any) -> None:
+    q = nf.asarray(np.linspace(-3, 3, 64, dtype=np.float32).reshape(2, 32)).astype(nf.mxfp8)
+    with pytest.raises(BufferError, match=r"export q\.codes and q\.scale"):
+        q.__dlpack__()
+    for part in (q.codes, q.scale):
+        capsule = Capsule(part.__dlpack__(max_version=(1, 0)), part.__dlpack_device__())
+        back = nf.from_dlpack(capsule)
+        assert back.dtype is part.dtype and shares(back, part)
+    for fmt in (nf.mxfp6_e2m3, nf.mxfp6_e3m2):  # no other library has fp6: one code per byte
+        codes = q.astype(fmt).codes
+        with pytest.raises(BufferError, match="raw codes as uint8"):
+            codes.__dlpack__()
+
+
+def test_thousands_of_capsules_leak_nothing() -> None:
+    x = nf.ones((4,), dtype=nf.bfloat16, device="cpu")
+    y = nf.ones((4,), device="cpu")[::-1]
+    before = [sys.getrefcount(a.raw) for a in (x, y)]
+    for _ in range(3000):
+        x.__dlpack__()
+        x.__dlpack__(max_version=(1, 0))
+        nf.from_dlpack(Capsule(x.__dlpack__(max_version=(1, 0)), (1, 0)))
+        y.__dlpack__()
+    counts = [sys.getrefcount(a.raw) for a in (x, y)]
+    assert counts == before
+
+
+def test_a_used_capsule_is_refused() -> None:
+    capsule = nf.ones((2,), dtype=nf.bfloat16, device="cpu").__dlpack__(max_version=(1, 0))
+    nf.from_dlpack(Capsule(capsule, (1, 0)))
+    with pytest.raises((ValueError, BufferError)):
+        nf.from_dlpack(Capsule(capsule, (1, 0)))
+
+
+def test_copies_on_import(device: Any) -> None:
+    x = nf.ones((3,), dtype=nf.float8_e4m3fn)
+    producer = Other(x.__dlpack_device__()[0], x)
+    assert shares(nf.from_dlpack(producer), x) and shares(nf.from_dlpack(producer, copy=False), x)
+    assert not shares(nf.from_dlpack(producer, copy=True), x)
 
 
 class Other:
@@ -103,64 +180,51 @@ def test_old_producers_work() -> None:
     assert np.shares_memory(nf.from_dlpack(Old(a)).raw, a)
 
 
-@pytest.mark.oracle
-@pytest.mark.parametrize("dtype", TORCH)
-def test_torch_both_ways_without_a_copy(dtype: str) -> None:
-    torch = need_oracle("torch")
-    x = nf.asarray(np.array([[0.0, 1.0, 2.0], [3.0, 4.0, 0.5]], np.float32)).astype(dtype)
-    t = torch.from_dlpack(x)
-    assert t.dtype is getattr(torch, TORCH[dtype]) and t.data_ptr() == x.raw.ctypes.data and tuple(t.shape) == (2, 3)
-    np.testing.assert_array_equal(t.to(torch.float32).numpy(), np.asarray(x, np.float32))
-    back = nf.from_dlpack(t)
-    assert back.dtype is x.dtype and back.raw.ctypes.data == x.raw.ctypes.data
-    strided = nf.from_dlpack(t[:, ::2])
-    np.testing.assert_array_equal(np.asarray(strided, np.float32), np.asarray(x, np.float32)[:, ::2])
-    assert torch.from_dlpack(x.T).stride() == (1, 3)
-    assert nf.asarray(t).dtype is x.dtype and torch.asarray(x).dtype is t.dtype
-
-
-@pytest.mark.oracle
-def test_torch_traps() -> None:
-    torch = need_oracle("torch")
-    assert torch.from_dlpack(nf.arange(3.0)[::-1]).tolist() == [2.0, 1.0, 0.0]  # torch aborts on negative strides
-    with pytest.raises(BufferError):
-        nf.from_dlpack(torch.ones(2, requires_grad=True))
-    with pytest.raises(DTypeError, match="from_dlpack"):
-        nf.from_dlpack(torch.zeros(4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2))
-    zero = torch.from_dlpack(nf.asarray(2.5, dtype=nf.bfloat16))
-    assert zero.shape == () and zero.item() == 2.5
-    q = nf.asarray(np.linspace(-3, 3, 32, dtype=np.float32)).astype(nf.nvfp4)
-    codes = torch.from_dlpack(q.codes)
-    assert codes.view(torch.float4_e2m1fn_x2).shape == (16,)
-    assert torch.from_dlpack(q.scale).dtype is torch.float8_e4m3fn
-
-
-@pytest.mark.oracle
-def test_no_reference_is_leaked() -> None:
-    torch = need_oracle("torch")
-    x = nf.ones((4,), dtype=nf.bfloat16)
-    counts = [sys.getrefcount(x.raw)]  # not inside an assert: pytest keeps what it shows
-    for _ in range(200):
-        torch.from_dlpack(x)
-        x.__dlpack__()
-    t = torch.from_dlpack(x)
-    counts.append(sys.getrefcount(x.raw))
-    del t
-    gc.collect()
-    counts.append(sys.getrefcount(x.raw))
-    assert counts[2] == counts[0] < counts[1]
-
-
-@pytest.mark.oracle
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", TORCH)
-def test_torch_on_cuda(dtype: str) -> None:
-    torch = need_oracle("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("this torch has no CUDA")
-    x = nf.ones((2, 3)).astype(dtype)
-    t = torch.from_dlpack(x)
-    assert t.is_cuda and t.data_ptr() == x.raw.data.ptr and nf.from_dlpack(t).dtype is x.dtype
+@pytest.mark.parametrize("stream", [None, 1, 2, -1, "handle"])
+def test_streams_of_the_consumer(stream: Any) -> None:
+    """The consumer's stream waits for what the current one has still to do (-1: it does not ask for that)."""
+    import cupy
+
+    other, busy = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+    n = 1 << 26
+    with busy:
+        x = nf.zeros((n,), dtype=nf.bfloat16)
+        for _ in range(50):
+            x = x + 1  # still running when the capsule is made
+        capsule = x.__dlpack__(stream=other.ptr if stream == "handle" else stream, max_version=(1, 0))
+        if stream == -1:
+            busy.synchronize()
+    consumer = {"handle": other, 2: cupy.cuda.Stream.ptds}.get(stream, cupy.cuda.Stream.null)
+    with consumer:
+        back = nf.from_dlpack(Capsule(capsule, (2, 0)))
+        total = float(nf.min(back)), float(nf.max(back))
+    assert total == (50.0, 50.0)
+    for wrong in (0, -3, other):
+        with pytest.raises(BufferError, match="expected stream=None, -1, 1, 2 or a handle"):
+            x.__dlpack__(stream=wrong)
+
+
+@pytest.mark.gpu
+def test_the_stream_given_to_a_producer() -> None:
+    import cupy
+
+    asked: list[Any] = []
+    x = nf.ones((4,))
+
+    class Producer:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 2, 0
+
+        def __dlpack__(self, **options: Any) -> Any:
+            asked.append(options.get("stream"))
+            return x.__dlpack__(**options)
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    nf.from_dlpack(Producer())
+    with stream:
+        nf.from_dlpack(Producer())
+    assert asked[0] in (None, 1) and asked[1] == stream.ptr
 
 
 @pytest.mark.gpu

@@ -252,3 +252,18 @@ def test_quantized_operand_is_a_constant_of_the_product() -> None:
     (x @ w.T).sum().backward()
     assert x.grad is not None
     np.testing.assert_array_equal(np.asarray(x.grad), np.ones((2, 3), np.float32) @ np.asarray(w))
+
+
+@pytest.mark.parametrize("values", [[0.0, 2.0, 3.0], [0.0, 0.0, 3.0], [0.0, 0.0, 0.0], [1.0, 2.0, 3.0]])
+def test_prod_with_zeros_differentiated_twice(values: list[float]) -> None:
+    x = nf.asarray(values, dtype=nf.float64)
+    check_grads(nf.prod, [x], order=3, rtol=1e-5)
+    both = nf.stack([x, x + 1])
+    check_grads(lambda x: nf.prod(x, axis=(0, 2)), [nf.reshape(nf.concat([both, both]), (2, 2, 3))], order=2, rtol=1e-5)
+
+
+def test_mixed_derivative_of_a_power_at_exponent_zero() -> None:
+    """d/dy d/dx x**y = x**(y - 1) * (1 + y log x): 1/x at y = 0."""
+    x, y = nf.asarray([2.0, 4.0], dtype=nf.float64), nf.asarray([0.0, 0.0], dtype=nf.float64)
+    slope = lambda y: nf.sum(nf.grad(lambda x: nf.sum(nf.pow(x, y)))(x))  # noqa: E731
+    assert nf.grad(slope)(y).tolist() == [0.5, 0.25]

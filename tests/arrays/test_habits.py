@@ -26,7 +26,8 @@ ATTRIBUTES = {
     "numel": "write x.size",
     "exp": "write nf.exp(x)",
     "diff": "write nf.diff(x)",
-    "cumsum": "compute it with NumPy: nf.asnumpy(x).cumsum",
+    "searchsorted": "write nf.searchsorted(x)",
+    "tobytes": "compute it with NumPy: nf.asnumpy(x).tobytes",
     "shpae": "see dir(nf.Array) and the functions of nf",
 }
 

@@ -130,10 +130,54 @@ def test_permutation_and_choice_of_arrays() -> None:
     for call in (
         lambda: rng().choice(3, 4, replace=False),
         lambda: rng().choice(3, 2, p=[0.5, 0.5]),
+        lambda: rng().uniform(dtype="float32", size=-1),
         lambda: rng().normal(0, -1),
     ):
         with pytest.raises(ArgumentError):
             call()
+
+
+def test_weighted_choice_without_repeats(device: Any) -> None:
+    p = [0.1, 0.0, 0.6, 0.3]
+    drawn = np.asarray([rng(seed).choice(4, 2, replace=False, p=p).tolist() for seed in range(400)])
+    assert (drawn[:, 0] != drawn[:, 1]).all() and not (drawn == 1).any()
+    np.testing.assert_allclose(np.bincount(drawn[:, 0], minlength=4) / 400, p, atol=0.08)
+    later = (drawn[:, 1] == 3).mean()  # 3 in second place: after 0, or after 2
+    assert abs(later - (0.1 * 0.3 / 0.9 + 0.6 * 0.3 / 0.4)) < 0.08
+    assert sorted(rng(0).choice(4, (3,), replace=False, p=p).tolist()) == [0, 2, 3]
+    for wrong in ([0.5, 0.5], [0.5, 0.5, -0.5, 0.5], [np.nan, 1, 0, 0]):
+        with pytest.raises(ArgumentError, match=r"\[choice\] expected 4 probabilities"):
+            rng().choice(4, 2, p=wrong)
+    with pytest.raises(ArgumentError, match="4 of 3 with a probability above 0"):
+        rng().choice(4, 4, replace=False, p=p)
+
+
+def test_shuffle(device: Any) -> None:
+    x = nf.asarray(np.arange(24, dtype=np.float32).reshape(6, 4)).astype(nf.bfloat16)
+    view, expected = x[:], rng(1).permutation(x, axis=1)
+    rng(1).shuffle(x, axis=1)
+    assert nf.array_equal(x, expected) and not nf.array_equal(x, view)
+    parameter = nf.parameter(view)
+    storage = parameter.storage
+    with nf.no_grad():
+        rng(1).shuffle(parameter)
+    assert parameter.storage is storage and sorted(parameter.tolist()) == view.tolist()
+    for wrong in ([1, 2], np.ones(3), nf.ones((2, 32)).astype(nf.mxfp8)):
+        with pytest.raises(DTypeError, match=r"\[shuffle\]"):
+            rng().shuffle(wrong)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_exponential(dtype: str, device: Any) -> None:
+    x = np.asarray(rng(0).exponential(3, 100_000, dtype=dtype), np.float64)
+    assert x.min() >= 0 and abs(x.mean() - 3) < 0.05 and abs(x.std() - 3) < 0.1 and abs((x > 3).mean() - 0.3679) < 0.01
+    cpu = np.asarray(rng(0).exponential(3, 100, dtype=dtype, device="cpu"), np.float64)
+    np.testing.assert_allclose(x[:100], cpu, rtol=1e-2 if dtype == "bfloat16" else 1e-5)
+    assert rng().exponential(size=(2, 32), dtype="nvfp4").dtype == nf.nvfp4
+    with pytest.raises(ArgumentError, match=r"\[exponential\]"):
+        rng().exponential(-1)
+    with pytest.raises(DTypeError, match=r"\[exponential\]"):
+        rng().exponential(dtype="int32")
 
 
 def test_seeds() -> None:

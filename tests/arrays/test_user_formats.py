@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 import nvfp as nf
 from nvfp.dtypes.block import dequantize_exact, quantize_exact
 from nvfp.dtypes.codec import decode
+from nvfp.errors import DTypeError, ShapeError
 
 E3M2_B24 = nf.QuantDType("e3m2_b24", element="float6_e3m2fn", block=24, scale="float8_e5m2")
 INT4_B32 = nf.QuantDType("int4_b32", element="int4", block=32, scale="bfloat16")
@@ -80,6 +81,26 @@ def test_finfo_files_and_pickles(device: Any, fmt: Any, tmp_path: Path) -> None:
         assert np.asarray(back.codes).tobytes() == np.asarray(q.codes).tobytes()
 
 
+def test_finfo_of_user_formats() -> None:
+    limits = [
+        (E3M2_B24, (28.0, -28.0, 0.25, 0.0625, 0.25), 8 + 8 / 24, 28.0 * 57344),
+        (INT4_B32, (7.0, -8.0, 1.0, 1.0, 1.0), 4.5, 7.0 * float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)),
+        (nf.nvfp4.replace(block=(16, 16)), (6.0, -6.0, 1.0, 0.5, 0.5), 4 + 8 / 256, 2688.0),
+        (nf.nvfp4.replace(per_row_tensor_scale=True), (6.0, -6.0, 1.0, 0.5, 0.5), 4.5, 2688.0),
+        (nf.nvfp4.replace(four_over_six="mae_256"), (6.0, -6.0, 1.0, 0.5, 0.5), 4.5, 1536.0),
+        (nf.nvfp4.replace(four_over_six="mse_448"), (6.0, -6.0, 1.0, 0.5, 0.5), 4.5, 2688.0),
+        (nf.mxint8, (127 / 64, -2.0, 1 / 64, 1 / 64, 1 / 64), 8.25, 127 / 64 * 2.0**127),
+    ]
+    for fmt, (largest, least, normal, subnormal, eps), bits, scaled in limits:
+        found = nf.finfo(fmt)
+        got = (found.max, found.min, found.smallest_normal, found.smallest_subnormal, found.eps)
+        assert got == (largest, least, normal, subnormal, eps), fmt
+        assert (found.bits_per_value, found.scaled_max, found.bits) == (bits, scaled, fmt.element.bits)
+        assert found.scale.max == fmt.scale.max and found.dtype == fmt.element.dtype
+        assert nf.isdtype(fmt, fmt) and nf.isdtype(fmt, ("numeric", "quantized")) and not nf.isdtype(fmt, "numeric")
+    assert not nf.isdtype(E3M2_B24, nf.nvfp4)
+
+
 def test_int4_is_twos_complement_two_per_byte(device: Any) -> None:
     x = np.zeros((1, 32), np.float32)
     x[0, :6] = 7, -7, 1, -1, 3.5, -8
@@ -128,5 +149,28 @@ def test_overflow_and_rounding(device: Any) -> None:
     assert np.asarray(q).tolist() == [448.0, 448.0, 4.5, -0.6875]
     assert np.isnan(np.asarray(nf.quantize(x, nf.fp8_e4m3, scale=1.0, overflow="nonsat"))[:2]).all()
     assert np.asarray(nf.fake_quant(x, nf.fp8_e4m3, scale=1.0, rounding="toward_zero")).tolist()[2] == 4.5
+    bf16 = nf.asarray([-1.0, np.nan], dtype=nf.bfloat16)
+    beyond = (1e300, 1e-300, np.float64(1e300), nf.asarray(np.float64(1e300)))  # inf or 0 in float32
+    for factor in (-1.0, np.nan, np.inf, nf.asarray(-1.0), nf.asarray(np.nan), *bf16, np.asarray(bf16)[0], *beyond):
+        if x.device.type == "cpu" or not isinstance(factor, nf.Array):  # reading a word on CUDA would wait
+            with pytest.raises(ValueError, match="scale positive and finite"):
+                nf.quantize(x, nf.fp8_e4m3, scale=factor)
+            with pytest.raises(ValueError, match="tensor_scale positive and finite"):
+                nf.fake_quant(x, nf.nvfp4, tensor_scale=factor)
+    for factor in (False, 1j, nf.asarray(2.0).astype(nf.fp8_e4m3)):
+        with pytest.raises(DTypeError, match="scale as a real number"):
+            nf.quantize(x, nf.fp8_e4m3, scale=factor)
+    assert nf.quantize(x, nf.fp8_e4m3, scale=nf.asarray(2.0, dtype=nf.bfloat16)).scale.item() == 2
+    zeros = nf.zeros((16,)).astype(nf.nvfp4)
+    assert np.asarray(nf.quantize(x, nf.nvfp4, tensor_scale=zeros.tensor_scale)).tolist() == [0.0] * 4
     with pytest.raises(ValueError, match="narrow dtype for rounding"):
         x.astype(nf.bfloat16, rounding="toward_zero")
+
+
+def test_errors_are_short_and_name_the_cause() -> None:
+    x = nf.asarray(np.zeros((40, 64), np.float32))
+    with pytest.raises(DTypeError, match="got an instance of Array; pass one of these") as found:
+        nf.quantize(x, x)
+    assert len(str(found.value)) < 500
+    with pytest.raises(ShapeError, match=r"\[quantize\] expected an array with axes for axis -1, got shape \(\)"):
+        nf.asarray(3.0).astype(nf.mxfp8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -213,3 +215,122 @@ def test_variables_of_a_graph_may_be_arguments() -> None:
 def test_argnums_that_are_no_different_positions_are_refused(argnums: Any) -> None:
     with pytest.raises(ArgumentError, match=r"\[value_and_grad\] expected argnums that name different"):
         nf.grad(lambda a, b: (a * b).sum(), argnums=argnums)(nf.asarray([1.0]), nf.asarray([3.0]))
+
+
+def residuals_of(kind: str) -> Any:
+    """``exp(x) * x`` with a rule that keeps inputs, outputs or something computed in between."""
+
+    def fwd(x: Any) -> Any:
+        e = nf.exp(x)
+        y = e * x
+        return y, {"inputs": (x,), "outputs": (y, x), "computed": (e, x)}[kind]
+
+    def bwd(residuals: Any, dy: Any) -> Any:
+        if kind == "inputs":
+            e, x = nf.exp(residuals[0]), residuals[0]
+        else:
+            e, x = (residuals[0] / residuals[1] if kind == "outputs" else residuals[0]), residuals[1]
+        return (dy * (e * x + e),)
+
+    return nf.custom_vjp(lambda x: nf.exp(x) * x, fwd, bwd, differentiable_twice=True)
+
+
+@pytest.mark.parametrize("kind", ["inputs", "outputs", "computed"])
+def test_custom_vjp_differentiated_again(kind: str) -> None:
+    check_grads(residuals_of(kind), [nf.asarray([0.5, 1.5], dtype=nf.float64)], order=3)
+
+
+def test_custom_vjp_takes_keywords_defaults_and_other_values() -> None:
+    def f(x: Any, n: int, name: str = "cube", *, scale: float = 1.0) -> Any:
+        return x**n * scale
+
+    def fwd(x: Any, n: int, name: str = "cube", *, scale: float = 1.0) -> Any:
+        return f(x, n, name), (x, n, name)
+
+    power = nf.custom_vjp(f, fwd, lambda r, dy: (dy * r[0] ** (r[1] - 1) * r[1], None, None))
+    x = nf.asarray([2.0, 3.0])
+    assert nf.grad(lambda x: power(x, 3).sum())(x).tolist() == [12.0, 27.0]
+    assert nf.grad(lambda x: power(x, name="square", n=2).sum())(x).tolist() == [4.0, 6.0]
+
+
+def test_custom_vjp_leaves_no_graph_behind() -> None:
+    gc.disable()
+    try:
+        for kind in ("inputs", "outputs", "computed"):
+            x = nf.asarray([0.5, 1.5], requires_grad=True)
+            y = residuals_of(kind)(x)
+            node, saved = weakref.ref(y._node), [weakref.ref(v) for v in y._node.saved if isinstance(v, nf.Array)]
+            y.sum().backward()
+            assert all(v() is None for v in saved)
+            del y
+            assert node() is None
+    finally:
+        gc.enable()
+
+
+def test_no_grad_inside_a_function_makes_constants() -> None:
+    def f(x: Any) -> Any:
+        with nf.no_grad():
+            factor = x * x
+            hidden = nf.custom_vjp(lambda v: v * 1, lambda v: (v * 1, None), lambda r, dy: (dy,))(x)
+        assert not factor.requires_grad and not hidden.requires_grad
+        return (factor * x + hidden).sum()
+
+    assert nf.grad(f)(nf.asarray([2.0, 3.0])).tolist() == [4.0, 9.0]
+    assert nf.grad(lambda x: nf.grad(f)(x).sum())(nf.asarray([2.0, 3.0])).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3)])
+def test_gradients_of_scalars_and_empty_arrays(dtype: str, shape: tuple[int, ...]) -> None:
+    x = nf.full(shape, 0.5, dtype=dtype)
+    row = nf.full((3,), 2.0, dtype=dtype)
+    functions = (
+        lambda x: x * x, nf.exp, lambda x: nf.sum(x), lambda x: nf.reshape(x, (-1,)),
+        lambda x: nf.concat([nf.ravel(x)] * 2), lambda x: nf.mean(x) if x.size else nf.mean(x, axis=0),
+        lambda x: x @ x if x.ndim == 1 else x, lambda x: nf.expand_dims(x, 0), lambda x: nf.where(x > 0, x, 0.0),
+        lambda x: nf.prod(x), lambda x: nf.cumsum(x), lambda x: x[..., None] * row,
+        lambda x: nf.var(nf.ravel(x), correction=-1),
+        lambda x: nf.sort(nf.ravel(x)), lambda x: nf.linalg.vector_norm(x), lambda x: nf.pad(nf.ravel(x), 1),
+    )  # fmt: skip
+    for f in functions:
+        out, pull = nf.vjp(f, x)
+        (g,) = pull(nf.ones_like(out))
+        assert g.shape == shape and g.dtype == x.dtype
+        assert bool(nf.all(nf.isfinite(g)))
+
+
+def test_gradients_do_not_alias_what_the_user_holds() -> None:
+    """Rules may pass `dy` on as it is: writing a gradient in place changes neither it nor another gradient."""
+    x, y = nf.asarray([1.0, 2.0], requires_grad=True), nf.asarray([3.0, 4.0], requires_grad=True)
+    dy = nf.asarray([1.0, 1.0])
+    (x + y).backward(dy)
+    assert x.grad is not None and y.grad is not None
+    x.grad.storage.write_(np.zeros(2, np.float32) if x.device.type == "cpu" else x.grad.raw * 0)
+    assert dy.tolist() == [1.0, 1.0] and y.grad.tolist() == [1.0, 1.0]
+
+
+def test_nests_of_every_kind_and_argnums_of_nests() -> None:
+    p = {"a": [nf.asarray([1.0]), (nf.asarray([2.0]), None)], "b": {}}
+    q = Pair(nf.asarray(3.0), [nf.asarray(4.0, dtype=nf.bfloat16), "x"])
+    f = lambda n, p, q: ((p["a"][0] * q.a + p["a"][1][0] * q.b[0]).sum() * n, {"aux": [p["a"][0]]})  # noqa: E731
+    (value, aux), (gp, gq) = nf.value_and_grad(f, argnums=(1, -1), has_aux=True)(2, p, q)
+    assert value.item() == 22.0 and not aux["aux"][0].requires_grad
+    assert gp["a"][0].tolist() == [6.0] and gp["a"][1][0].tolist() == [8.0] and gp["a"][1][1] is None and gp["b"] == {}
+    assert gq.a.item() == 2.0 and gq.b[0].item() == 4.0 and gq.b[0].dtype == nf.bfloat16 and gq.b[1] is None
+    hessian = nf.grad(lambda p: nf.grad(lambda q: f(1, p, q)[0])(q).a)(p)
+    assert hessian["a"][0].tolist() == [1.0] and hessian["a"][1][0].tolist() == [0.0]
+
+
+def test_vjp_may_be_differentiated() -> None:
+    """The pull-back is linear in dy and depends on x: both derivatives are there."""
+    x, dy = nf.asarray([1.0, 2.0], dtype=nf.float64), nf.asarray([3.0, 5.0], dtype=nf.float64)
+    check_grads(lambda x, dy: nf.vjp(lambda v: nf.sin(v) * v, x)[1](dy)[0], [x, dy], order=2)
+
+
+def test_pull_backs_take_numbers_and_numpy_arrays() -> None:
+    x = nf.asarray([1.0, 2.0], device="cpu")
+    assert nf.vjp(lambda x: x * x, x)[1](np.array([1.0, 10.0]))[0].tolist() == [2.0, 40.0]
+    assert nf.vjp(lambda x: (x * x).sum(), x)[1](2.0)[0].tolist() == [4.0, 8.0]
+    with pytest.raises(GradientError, match=r"\[vjp\] expected gradients of shapes .* got \['str'\]"):
+        nf.vjp(lambda x: x * x, x)[1]("text")

@@ -71,6 +71,17 @@ def test_replace_names_what_it_changed() -> None:
     assert nvfp4.replace(block=np.int64(32)).block == 32
 
 
+def test_a_borrowed_name_prints_with_the_fields_that_differ() -> None:
+    """Such rows come from files too, so they are no error; but they do not print as what they are not."""
+    other = QuantDType("nvfp4", element="int4", block=16, scale="float8_e4m3fn", tensor_scale=True)  # type: ignore[arg-type]
+    assert (other.name, repr(other)) == ("nvfp4", "nvfp.nvfp4[element=int4]")
+    assert str(mxfp8.replace(block=(32, 32), name="mxfp8")) == "mxfp8[block=(32,32)]"
+    assert other.replace(block=8).name == "nvfp4[element=int4][block=8]"
+    assert repr(nvfp4.replace(name="nvfp4")) == "nvfp.nvfp4" and repr(nvfp4.replace(block=8, name="b")) == "nvfp.b"
+    assert pickle.loads(pickle.dumps(other)) == other != nvfp4
+    assert repr(mxfp8.replace(name="mxfp8")) == "nvfp.mxfp8"
+
+
 def test_rows_are_hashable_frozen_and_picklable() -> None:
     assert len({*FORMATS.values(), nvfp4.replace(name="nvfp4")}) == len(FORMATS)
     assert pickle.loads(pickle.dumps(nvfp4)) == nvfp4

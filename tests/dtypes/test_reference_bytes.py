@@ -95,6 +95,19 @@ def test_nvfp4(case: str, side: str) -> None:
     assert operand.tensor_scale == tensors[f"{case}.{side}amax"].reshape(()) / np.float32(2688)
 
 
+def test_minus_zero_in_the_reference() -> None:
+    """docs/formats.md: Transformer Engine's PyTorch reference writes code 0 for -0 in FP4, nvfp code 8."""
+    seen = 0
+    for case in cases("blocks_nvfp4", "data"):
+        x = load("blocks_nvfp4")[f"input.f32.nvfp4.{case.split('.', 3)[3]}.x"]
+        zeros = (x == 0) & np.signbit(x)
+        codes = unpack(load("blocks_nvfp4")[f"{case}.data"], x.shape[1])
+        assert not codes[zeros].any()
+        assert (quantize_exact(x, nvfp4).codes[zeros] == 8).all()
+        seen += np.count_nonzero(zeros)
+    assert seen > 10
+
+
 def without_minus_zero(codes: np.ndarray) -> np.ndarray:
     return np.where(codes == 8, 0, codes)
 

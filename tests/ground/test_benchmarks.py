@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
@@ -11,8 +12,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
+from nvfp.kernels.quantize import quantize
 from tests.structure.tree import ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -81,6 +84,42 @@ def test_a_missing_device_is_one_line(load: Any, wanted: str, capsys: pytest.Cap
         harness.start(harness.parser("").parse_args(["--device", wanted]))
     assert stop.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_limits_compare_rates_and_rivals(load: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    harness, row, results = load("_harness"), load("_row"), load("results")
+    bench = harness.Bench(harness.Device("cpu"), quick=True)
+    bench.roofs = {"copy": 1.0}
+
+    def missing() -> Any:
+        raise ImportError("no such library")
+
+    def nothing() -> None:
+        pass
+
+    rivals = {"same": lambda: nothing, "missing": missing}
+    bench.row("nothing", nothing, moved=1, least=("float32 in", 1 << 40, 1e9), rivals=rivals)
+    made = bench.rows[0]
+    assert [(limit.what, limit.least, limit.met) for limit in made.limits] == [
+        ("float32 in", 1e9, True),
+        ("same", 5.0, False),
+    ]
+    printed = capsys.readouterr()
+    assert "'nothing' without missing: no such library" in printed.err
+    assert "(at least 1 GB/s: met); same" in printed.out and "x (at least 5x: MISSED)" in printed.out
+    assert row.limits_text(bench.rows).startswith("limits: 1 met, 1 missed\n  nothing: same")
+    assert results._row(json.loads(json.dumps(dataclasses.asdict(made)))) == made
+
+
+@pytest.mark.parametrize("columns", [48, 256])
+def test_the_formats_with_limits_run(load: Any, columns: int) -> None:
+    formats, harness = load("_formats"), load("_harness")
+    x = np.linspace(-3, 3, 4 * columns, dtype=np.float32).reshape(4, columns)
+    for name, fmt in formats.lines(columns).items():
+        side = quantize(x, fmt).row
+        assert side is not None and fmt.block_shape is not None and fmt.block_shape[0] == 1, name
+    cast = formats.bare_cast(x, "e4m3")["ml_dtypes astype"]()
+    assert cast().dtype == harness.ml_dtypes.float8_e4m3fn
 
 
 def test_a_peer_that_fails_leaves_a_gap(load: Any, capsys: pytest.CaptureFixture[str]) -> None:

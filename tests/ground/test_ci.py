@@ -23,7 +23,7 @@ def script(name: str) -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    ("name", "extra", "what"), [("job", "plot", "examples/train_gpt.py"), ("test", "test", "-m pytest -q")]
+    ("name", "extra", "what"), [("job", "plot", "examples/train_gpt.py"), ("test", "test", "-m pytest -q -n 2")]
 )
 def test_readme_commands(name: str, extra: str, what: str) -> None:
     command = script("readme_command").command(name)

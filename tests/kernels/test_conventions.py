@@ -54,6 +54,22 @@ def test_given_words(device: Device, stack: str) -> None:
         check_sides(pair, x, nvfp4, convention=stack, **options)
 
 
+@pytest.mark.parametrize("stack", [None, "te", "modelopt", "compressed-tensors"])
+def test_words_at_the_ends_of_float32(device: Device, stack: str | None) -> None:
+    """Subnormal, huge, 0, inf and NaN factors: the exact twin's bits, no warning; what is no factor counts as 1."""
+    x = np.concatenate([values("normal", (9, 50)), values("tiny", (9, 50)), values("huge", (9, 50))])
+    for fmt in (nvfp4, nvfp4.replace(four_over_six="mse_256")):
+        if fmt.leveled and stack not in (None, "te"):
+            continue
+        for number in (2.0**-149, 3e-39, 1.2e-38, 1e-30, 1e30, 3.4e38, 0.0, np.inf, np.nan):
+            word = np.array(number, F32)
+            for options in ({"amax": word}, {"tensor_scale": word}):
+                there = {name: to_device(value, device) for name, value in options.items()}
+                row = quantize(to_device(x, device), fmt, convention=stack, **there).row
+                assert row is not None
+                check_operand(row, quantize_exact(x, fmt, convention=stack, **options), fmt, 1)
+
+
 def test_what_is_known() -> None:
     assert STACKS == ("te", "ocp", "torchao", "modelopt", "compressed-tensors", "mlx", "microxcaling")
     known = {(stack, fmt.name) for stack, fmt in KNOWN}

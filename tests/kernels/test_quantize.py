@@ -357,6 +357,10 @@ def test_arguments_that_do_not_fit(device: Device) -> None:
             quantize(x, fmt, axis=axis, scale_layout="k_major128")
     with pytest.raises(ValueError, match="overflow"):
         quantize(x, fp8_e4m3, overflow="wrap")  # type: ignore[arg-type]
+    for name in ("rounding", "overflow", "scale_layout", "convention"):  # what cannot be hashed is no word either
+        for wrong in ([], ["te"], {}, np.ones(2)):
+            with pytest.raises(ValueError, match=rf"\[quantize\] expected {name} out of"):
+                quantize(x, fp8_e4m3, **{name: wrong})
 
 
 @pytest.mark.parametrize(

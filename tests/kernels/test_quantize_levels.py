@@ -79,6 +79,17 @@ def test_layouts_and_axes(device: Device, fmt: QuantDType) -> None:
         assert same_bits(dequantize(side.T, F32), dequantize_exact(exact, fmt, axis=axis).swapaxes(1, 2))
 
 
+@pytest.mark.parametrize("block", [1, (1, 1)])
+def test_blocks_of_one_value(device: Device, block: Any) -> None:
+    """Rows and columns have tensor scales of their own even where their blocks are the same: they were shared."""
+    x, fmt = values("wide", (5, 7)), ROWS.replace(block=block)
+    check_pair(x, fmt, quantize(to_device(x, device), fmt, col=True))
+    side = quantize(to_device(x, device), fmt, col=True).col
+    assert side is not None and side.tensor_scale is not None
+    assert side.tensor_scale.shape == (7,)
+    assert same_bits(dequantize(side, F32), dequantize_exact(quantize_exact(x, fmt, axis=0), fmt, axis=0))
+
+
 @pytest.mark.parametrize("case", VARIANTS)
 def test_transformer_engine(device: Device, case: str) -> None:
     """Its reference, both sides as they are stored. It writes code 0 for what is exactly -0; all else is equal."""

@@ -18,8 +18,12 @@ import pytest
 
 from nvfp.device import Device
 from nvfp.dtypes.block import dequantize_exact, quantize_exact
+from nvfp.dtypes.conventions import CONVENTIONS, PLAIN
 from nvfp.dtypes.formats import QuantDType, mxfp8, nvfp4
-from nvfp.errors import DTypeError
+from nvfp.dtypes.stochastic import COL_LANE, ROW_LANE, random_numbers
+from nvfp.errors import ArgumentError, DTypeError
+from nvfp.kernels._check import check_format
+from nvfp.kernels._stochastic import Rng
 from nvfp.kernels.cpu._njit import njit
 from nvfp.kernels.dequantize import dequantize
 from nvfp.kernels.quantize import quantize
@@ -67,6 +71,72 @@ def test_anything(device: Device, x: np.ndarray, data: Any) -> None:
         assert same_bits(
             dequantize(made, dtype), np.array(dequantize_exact(exact, fmt, x.shape, axis, dtype), order="C")
         )
+
+
+@st.composite
+def formats(draw: Any) -> QuantDType:
+    """A row of any fields that go together."""
+    scale = draw(st.sampled_from(["float8_e8m0fnu", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32",
+                                  "float6_e3m2fn", "float4_e2m1fn"]))  # fmt: skip
+    fields: dict[str, Any] = {
+        "element": draw(st.sampled_from(["float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float6_e3m2fn",
+                                         "float4_e2m1fn", "int8", "int4"])),
+        "block": draw(st.integers(1, 40) | st.tuples(st.integers(1, 9), st.integers(1, 9)) | st.none()),
+        "tensor_scale": draw(st.booleans()), "nonfinite": draw(st.sampled_from(["nan_block", "saturate"])),
+        "scale_rule": draw(st.sampled_from(["ceil", "floor", "even"])) if scale == "float8_e8m0fnu" else "ceil",
+        "power_of_two_scales": scale == "float32" and draw(st.booleans()),
+        "per_row_tensor_scale": draw(st.booleans()),
+    }  # fmt: skip
+    if draw(st.booleans()):
+        searched = draw(st.sampled_from([None, "mae_256", "mse_448"]))
+        fields.update(element="float4_e2m1fn", tensor_scale=True, four_over_six=searched)
+        scale = "float8_e4m3fn"
+    try:
+        fmt = QuantDType(scale=scale, **fields)  # type: ignore[arg-type]
+        check_format("quantize", fmt)
+    except ArgumentError:
+        hypothesis.reject()
+    return fmt
+
+
+_WORDS = [1.0, 37.5, 0.003, 2.0**-149, 3e-39, 1e-30, 1e30, 3.4e38, 0.0, np.inf, np.nan]
+
+
+@hypothesis.given(x=arrays(), fmt=formats(), data=st.data())
+@hypothesis.settings(
+    max_examples=50, suppress_health_check=[hypothesis.HealthCheck.filter_too_much, hypothesis.HealthCheck.too_slow]
+)
+def test_any_format_and_any_options(x: np.ndarray, fmt: QuantDType, data: Any) -> None:
+    """Both sides under drawn words, rounding, overflow and conventions. (CUDA would compile each of these rows.)"""
+    across, draw = (fmt.block_shape or (1, 1))[0], data.draw
+    hypothesis.assume(across == 1 or x.ndim > 1)
+    axis = draw(st.sampled_from(range(x.ndim - 2, x.ndim) if across > 1 else range(x.ndim)))
+    options: dict[str, Any] = {"overflow": draw(st.sampled_from(["saturate", "nonsat"]))}
+    word = np.array(draw(st.sampled_from(_WORDS)), F32)
+    one_level = fmt.tensor_scale and not fmt.per_row_tensor_scale
+    names = [*(("amax",) if one_level or fmt.block is None else ()), *(("tensor_scale",) if one_level else ())]
+    names += ["scale"] if fmt.block is None and fmt.scale_family == "float32" else []
+    name = draw(st.sampled_from([None, *names]))
+    options.update({} if name is None else {name: word})
+    stacks = [c.stack for c in CONVENTIONS if c.covers(fmt) and (not fmt.leveled or c.steps == PLAIN)]
+    stack = draw(st.sampled_from([None, *stacks]))
+    if stack is not None:
+        options["convention"] = stack
+    elif not fmt.leveled:
+        options["rounding"] = draw(st.sampled_from(["even", "toward_zero", "stochastic"]))
+    random, rng = {}, {}
+    if options.get("rounding") == "stochastic":
+        rng = {"rng": Rng(7, 3, np.asarray(5, np.int64))}
+        for lane in (ROW_LANE, COL_LANE):
+            random[lane] = {"random": random_numbers(x.shape, fmt.element, key=7, ordinal=3, lane=lane, step=5)}
+    col = x.ndim == 2 and axis == 1
+    pair = quantize(x, fmt, axis=axis, col=col, **options, **rng)
+    assert pair.row is not None
+    check_operand(pair.row, quantize_exact(x, fmt, axis=axis, **options, **random.get(ROW_LANE, {})), fmt, axis)
+    if pair.col is not None:
+        lane, along = (ROW_LANE if fmt.square else COL_LANE), int(fmt.square and fmt.four_over_six is not None)
+        exact = quantize_exact(x, fmt, axis=along, **options, **random.get(lane, {}))
+        check_operand(pair.col, exact, fmt, 0, swap=True)
 
 
 @pytest.mark.parametrize("fmt", (*BUILT, MADE[3]), ids=lambda fmt: fmt.name)

@@ -228,9 +228,9 @@ def test_dtype_and_out(device: Device) -> None:
 
 
 @pytest.mark.parametrize("op", ("sum", "mean", "prod", "all", "any"))
-def test_complex_is_numpys(op: str) -> None:
+def test_complex_is_numpys(op: str, device: Device) -> None:
     x = (normal((4, 5), F64) + 1j * normal((4, 5), F64, 1)).astype(np.complex64)
-    assert np.allclose(reduce(op, x, axis=1), getattr(np, op)(x, axis=1))
+    assert np.allclose(to_numpy(reduce(op, to_device(x, device), axis=1)), getattr(np, op)(x, axis=1), rtol=1e-5)
 
 
 def test_read_only_input() -> None:
@@ -262,8 +262,6 @@ def test_errors(device: Device) -> None:
         (DTypeError, "max", c, {}),
         (DTypeError, "mean", to_device(np.ones(3, np.int32), device), {"dtype": np.dtype(np.int64)}),
     ]
-    if device.type == "cuda":
-        cases.append((DTypeError, "sum", c, {}))
     for error, op, value, more in cases:
         with pytest.raises(error, match=r"^\[\w+\] expected .*, got .*; "):
             reduce(op, value, **more)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.structure.tree import ROOT, modules
+from tests.structure.tree import BRIDGES, ROOT, modules
 
 HEAVY = ("numba", "llvmlite", "cupy", "torch", "jax", "matplotlib", "cuda", "nvmath", "cudnn", "tqdm")
 # CPU time of the one thread, so that what else the machine does decides nothing; files are warm after the first run.
@@ -39,7 +39,7 @@ def test_import_time_and_modules() -> None:
 
 def test_rooms_load_nothing_heavy() -> None:
     """Every room but the kernel twins can be imported without Numba, CuPy and the rest."""
-    rooms = [m for m in modules() if not m.startswith(("nvfp.kernels.c", "nvfp.__main__"))]
+    rooms = [m for m in modules() if not m.startswith(("nvfp.kernels.c", "nvfp.__main__", *BRIDGES))]
     loaded = _run(
         f"import sys\nfor m in {rooms!r}: __import__(m)\nprint(*{{m.partition('.')[0] for m in sys.modules}})"
     )

@@ -10,7 +10,7 @@ from tests.structure.tree import LEVEL_OF, LEVELS, imports, modules, room
 
 # What a room may import besides the standard library and nvfp; anything else comes through optional.need.
 THIRD_PARTY: dict[str, set[str]] = {
-    "errors": set(),
+    "errors": {"numpy"},  # LinAlgError is also NumPy's
     "config": set(),
     "optional": set(),
     "dtypes": {"numpy", "ml_dtypes"},
@@ -24,6 +24,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "files": {"numpy", "ml_dtypes", "safetensors"},
     "distributed": {"numpy", "ml_dtypes"},
     "inspect": {"numpy", "ml_dtypes"},
+    "interop": {"numpy"},
     "__init__": set(),
     "__main__": set(),
 }

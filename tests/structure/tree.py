@@ -24,11 +24,13 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("arrays",),
     ("recipes",),
     ("nn", "optim"),
-    ("files", "distributed", "inspect"),
+    ("files", "distributed", "inspect", "interop"),
     ("__init__",),
     ("__main__",),
 )
 ROOM_OF = {"capability": "device", "_contents": "__init__"}
+# Bridges and the framework that importing one imports (it must be there).
+BRIDGES = {"nvfp.interop.torch": "torch", "nvfp.interop.jax": "jax"}
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 
 

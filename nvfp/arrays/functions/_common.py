@@ -13,12 +13,22 @@ from nvfp.arrays.registry import nf
 from nvfp.autograd.tape import Node, Vjp, record
 from nvfp.dtypes.dense import bfloat16, float16, float32, is_narrow
 from nvfp.dtypes.promotion import result_type
-from nvfp.errors import DeviceError, DTypeError, ShapeError, message
+from nvfp.errors import AxisError, DeviceError, DTypeError, GradientError, message
 
 SCALARS = (bool, int, float, complex)
 HALVES = (bfloat16, float16)
 Axes = tuple[int, ...]
 _INT = {int}
+
+# Functions whose rules are right for complex arrays too. Variables are real, but what is computed from them may be
+# complex on the way to a real result (nf.fft). The gradient of complex z = a + ib is dL/da + i dL/db, so the rule of
+# a linear map is its adjoint, and the gradient of a real input is the real part.
+COMPLEX = frozenset((
+    "abs", "add", "astype", "broadcast_to", "concat", "conj", "copy", "divide", "exp", "expand_dims", "fft.fft",
+    "fft.irfft", "fft.rfft", "flip", "getitem", "imag", "matmul", "mean", "multiply", "negative", "pad",
+    "permute_dims", "positive", "real", "reciprocal", "reshape", "scatter", "square", "squeeze", "subtract", "sum",
+    "to_device", "where",
+))  # fmt: skip
 
 
 def operand(op: str, x: Any) -> Any:
@@ -78,9 +88,26 @@ def raw_of(x: Any) -> Any:
     return x.raw if type(x) is Array else x
 
 
-def dense(name: str, inputs: Sequence[Any], vjp: Vjp, saved: Iterable[Any] = (), outputs: int = 1) -> Node | None:
-    """Record a rule that is written with recorded functions, so that it can be differentiated again."""
-    return record(name, inputs, vjp, saved, outputs=outputs, differentiable_twice=True)
+def dense(
+    name: str, inputs: Sequence[Any], vjp: Vjp, saved: Iterable[Any] = (), outputs: int = 1, *, twice: bool = True
+) -> Node | None:
+    """Record a rule that is written with recorded functions, so that it can be differentiated again (if ``twice``).
+
+    Raises:
+        GradientError: a complex input, if the rule is for real ones.
+    """
+    node = record(name, inputs, vjp, saved, outputs=outputs, differentiable_twice=twice)
+    if node is not None:
+        for x in inputs:
+            if isinstance(x, Array) and getattr(x.dtype, "kind", "") == "c" and name not in COMPLEX:
+                raise complex_error(name, x.dtype)
+    return node
+
+
+def complex_error(name: str, dtype: Any) -> GradientError:
+    """The error of a rule that is for real arrays, where a complex one came on the way to a variable."""
+    do = "take nf.real, nf.imag or nf.abs first, or detach it"
+    return GradientError(message(name, "real arrays where gradients are wanted", dtype, do))
 
 
 def view(x: Array, raw: Any, node: Node | None) -> Array:
@@ -102,7 +129,16 @@ def fit(gradient: Array, target: tuple[tuple[int, ...], Any]) -> Array:
         added = len(gradient.shape) - len(shape)
         stretched = [added + i for i, n in enumerate(shape) if n == 1 and gradient.shape[added + i] != 1]
         gradient = nf.reshape(nf.sum(gradient, axis=(*range(added), *stretched)), shape)
-    return gradient if gradient.dtype is dtype else nf.astype(gradient, dtype)
+    if gradient.dtype is dtype:
+        return gradient
+    return nf.astype(nf.real(gradient) if gradient.dtype.kind == "c" and dtype.kind != "c" else gradient, dtype)
+
+
+def conjugate(x: Any) -> Any:
+    """The conjugate of a complex Array or scalar; a real one is itself."""
+    if type(x) is Array:
+        return nf.conj(x) if x.dtype.kind == "c" else x
+    return x.conjugate() if isinstance(x, complex) else x
 
 
 def widened(*values: Any) -> tuple[Any, ...]:
@@ -114,11 +150,11 @@ def axis_tuple(op: str, axis: Any, ndim: int) -> Axes:
     """Return axes counted from the front, in the given order.
 
     Raises:
-        ShapeError: an axis out of range, or twice.
+        AxisError: (a ShapeError and an IndexError) an axis out of range, or twice.
     """
     axes = integers(op, "axis", axis)
     if any(not -ndim <= a < ndim for a in axes) or len({a % ndim for a in axes}) != len(axes):
-        raise ShapeError(message(op, f"different axes of {ndim} dimensions", axis, "count from -ndim to ndim - 1"))
+        raise AxisError(message(op, f"different axes of {ndim} dimensions", axis, "count from -ndim to ndim - 1"))
     return tuple(a % ndim for a in axes)
 
 

@@ -13,22 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from nvfp.arrays.array import Array, wrap
-from nvfp.arrays.functions._common import HALVES, array, fit, like, promoted, raw_of, widened
+from nvfp.arrays.array import Array, fresh, wrap
+from nvfp.arrays.functions._common import COMPLEX, HALVES, array, complex_error, fit, like, promoted, raw_of, widened
+from nvfp.arrays.functions._quiet import quiet
 from nvfp.arrays.registry import public
-from nvfp.autograd.tape import Output, record
+from nvfp.autograd.tape import Output, needs_grad, record
 from nvfp.dtypes.dense import bool as bool_, float32, float64
+from nvfp.errors import GradientError, message
 from nvfp.kernels.elementwise import elementwise
 from nvfp.kernels.elementwise_table import OPS
 
 Rule = Callable[..., Any]
 
-# Small CPU arrays skip the kernel contract where NumPy's ufunc on them gives the same bits (IEEE exact).
-_EXACT = frozenset(
-    ("add", "subtract", "multiply", "divide", "negative", "abs", "square", "sqrt", "floor", "ceil", "trunc",
-     "equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-)  # fmt: skip
+# Small CPU arrays of one float dtype skip the kernel contract: the ufunc that the kernel runs gives the same bits.
 _SMALL = 4096
+_FLOATS = (float32, float64)
+_EXACT_INT = 1 << 24  # Python integers up to here are the same number in every dtype of `_FLOATS`
+_ndarray = np.ndarray
 
 
 def _example(name: str, op: str, arguments: int) -> str:
@@ -95,24 +96,38 @@ def _is_bool(op: str) -> bool:
     return OPS[op].result == "bool"
 
 
+def _power(a: Any, b: Any) -> Any:
+    """``np.power`` with one exponent for all, but not 0.5, for which the kernel has a case of its own."""
+    if type(b) is _ndarray or b == 0.5:
+        raise ValueError
+    return np.power(a, b)
+
+
 def _ufunc(op: str) -> Any:
-    return OPS[op].numpy if op in _EXACT else None
+    row = OPS[op]
+    if op == "power":
+        return _power
+    return row.numpy if isinstance(row.numpy, np.ufunc) and "f" in row.kinds and row.narrow else None
 
 
 def _direct(ufunc: Any, x: Any, y: Any) -> Any:
-    """``ufunc(x, y)`` for small CPU arrays of one native float dtype (or a float beside one), else None."""
-    if type(x) is not Array or (x.dtype is not float32 and x.dtype is not float64):
+    """``ufunc(x, y)`` for small CPU arrays of one native float dtype (or a number beside one), else None."""
+    if type(x) is not Array:
         return None
-    a = x.raw
-    b = y.raw if type(y) is Array and y.dtype is x.dtype else y if type(y) is float else None
-    if b is None or type(a) is not np.ndarray or a.size > _SMALL:
+    dtype, a = x.dtype, x.raw
+    if type(y) is Array:
+        b = y.raw
+        if y.dtype is not dtype or type(b) is not _ndarray or b.size > _SMALL:
+            return None
+    elif type(y) is float or (type(y) is int and -_EXACT_INT <= y <= _EXACT_INT):
+        b = y
+    else:
         return None
-    if type(b) is not float and (type(b) is not np.ndarray or b.size > _SMALL):
+    if (dtype is not float32 and dtype is not float64) or type(a) is not _ndarray or a.size > _SMALL:
         return None
     try:
-        with np.errstate(all="ignore"):
-            return ufunc(a, b)
-    except ValueError:  # shapes that do not broadcast: the contract says so in its own words
+        return quiet.run(ufunc, a, b)
+    except (ValueError, RuntimeError):  # shapes that do not broadcast (the contract says so); a context in use
         return None
 
 
@@ -139,16 +154,22 @@ def unary(
         return (None if dx is None else fit(dx, saved[2]),)
 
     def function(x: Any, /) -> Array:
-        x = array(name, x)
-        raw = x.raw
-        if ufunc is not None and type(raw) is np.ndarray and raw.dtype is float32 and raw.size <= _SMALL:
-            with np.errstate(all="ignore"):
-                y = wrap(ufunc(raw))
-        else:
-            y = wrap(elementwise(kernel, raw))
+        y = None
+        if ufunc is not None and type(x) is Array and x.dtype in _FLOATS:
+            raw = x.raw
+            if type(raw) is _ndarray and raw.size <= _SMALL:
+                try:
+                    y = fresh(quiet.run(ufunc, raw))
+                except RuntimeError:  # a context in use
+                    y = None
+        if y is None:
+            x = array(name, x)
+            y = wrap(elementwise(kernel, x.raw))
         if x._node is not None and rule is not None:
             saved = (x if keep_x else None, Output(y) if keep_out else None, like(x))
             y._node = record(name, (x,), vjp, saved, differentiable_twice=True)
+            if x.dtype.kind == "c" and y._node is not None and name not in COMPLEX:
+                raise complex_error(name, x.dtype)
         return y
 
     if _is_bool(kernel):
@@ -166,6 +187,7 @@ def binary(
     kernel = op or name
     to_bool, to_float, ufunc = _is_bool(kernel), OPS[kernel].result == "float", _ufunc(kernel)
     call_x, call_y = _caller(rule_x), _caller(rule_y)
+    refused = rule_x is None and rule_y is None and not to_bool and "f" in OPS[kernel].kinds
     # which of (x, y, out) to save, by whether x and whether y is tracked
     keep = {
         (tx, ty): tuple(
@@ -184,21 +206,31 @@ def binary(
 
     def function(x: Any, y: Any, /) -> Array:
         raw = None if ufunc is None else _direct(ufunc, x, y)
-        if raw is None:
+        if raw is not None:
+            out = fresh(raw)
+            if x._node is None and (type(y) is not Array or y._node is None):
+                return out
+        else:
             (x, y), dtype = promoted(name, x, y)
             if to_bool:
                 dtype = bool_
             elif to_float and dtype.kind in "iub":
                 dtype = float32
-            raw = elementwise(kernel, raw_of(x), raw_of(y), dtype=dtype)
-        out = wrap(raw)
+            out = wrap(elementwise(kernel, raw_of(x), raw_of(y), dtype=dtype))
         if rule_x is None and rule_y is None:
+            if refused and needs_grad(x, y):
+                do = "use x.detach(), or work inside nf.no_grad()"
+                raise GradientError(
+                    message(name, "arrays without history (it has no gradient)", "requires_grad=True", do)
+                )
             return out
         tracked = (getattr(x, "_node", None) is not None, getattr(y, "_node", None) is not None)
         if tracked[0] or tracked[1]:
             keep_x, keep_y, keep_out = keep[tracked]
             saved = (x if keep_x else None, y if keep_y else None, Output(out) if keep_out else None, like(x), like(y))
             out._node = record(name, (x, y), vjp, saved, differentiable_twice=True)
+            if out.dtype.kind == "c" and out._node is not None and name not in COMPLEX:
+                raise complex_error(name, out.dtype)
         return out
 
     result = (

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from nvfp.arrays.array import Array, wrap
+import numpy as np
+
+from nvfp.arrays.array import Array, fresh, wrap
 from nvfp.arrays.functions._common import array, dense, fit, like, promoted, raw_of
 from nvfp.arrays.functions._factory import binary, unary
 from nvfp.arrays.registry import nf, public
+from nvfp.dtypes.dense import bool as bool_, float32, float64
 from nvfp.dtypes.promotion import result_type
 from nvfp.errors import DeviceError, DTypeError, message
 from nvfp.kernels.elementwise import elementwise
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 equal = binary("equal", "x == y")
 not_equal = binary("not_equal", "x != y")
@@ -44,6 +49,28 @@ def _where_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple
     return None, dx, dy
 
 
+def _small(condition: Any, x: Any, y: Any) -> Any:
+    """The choice among small untracked CPU arrays of one float dtype (or such a one and a float), else None."""
+    dtype = x.dtype if type(x) is Array else y.dtype if type(y) is Array else None
+    if (dtype is not float32 and dtype is not float64) or type(condition) is not np.ndarray or condition.size > 4096:
+        return None
+    raws: list[Any] = []
+    for value in (x, y):
+        if type(value) is Array:
+            raw = value.raw
+            if value.dtype is not dtype or value._node is not None or type(raw) is not np.ndarray or raw.size > 4096:
+                return None
+            raws.append(raw)
+        elif type(value) is float and -_LARGEST <= value <= _LARGEST:
+            raws.append(value)
+        else:
+            return None
+    try:
+        return np.where(condition, *raws)
+    except ValueError:  # shapes that do not broadcast: told by the contract
+        return None
+
+
 @public
 def where(condition: Any, x: Any, y: Any, /) -> Array:
     """Return ``x`` where ``condition`` holds, else ``y``.
@@ -66,6 +93,10 @@ def where(condition: Any, x: Any, y: Any, /) -> Array:
         >>> nf.where(x > 0, x, 0.0)
         nf.array([0., 2.])
     """
+    if type(condition) is Array and condition.dtype is bool_:
+        found = _small(condition.raw, x, y)
+        if found is not None:
+            return fresh(found)
     condition = array("where", condition)
     if condition.dtype.kind != "b":
         raise DTypeError(message("where", "a bool condition", condition.dtype, "compare it first, e.g. x != 0"))

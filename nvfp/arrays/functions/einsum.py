@@ -10,7 +10,9 @@ from typing import Any
 
 from nvfp.arrays.array import Array
 from nvfp.arrays.functions._common import promoted
+from nvfp.arrays.functions.matmul import unless_broken
 from nvfp.arrays.habits import explained
+from nvfp.arrays.quantized import QuantizedArray
 from nvfp.arrays.registry import nf, public
 from nvfp.dtypes.dense import float32
 from nvfp.dtypes.promotion import result_type
@@ -42,7 +44,8 @@ def einsum(subscripts: str, /, *operands: Any) -> Array:
     Numerics:
         From left to right, two operands at a time, each step one batch of matrix products, or one product element
         by element. Floats are summed and kept between steps in float32 (float64, if one of them is), with one
-        rounding to the result's dtype. Quantized operands count with their values; `nf.matmul` uses their codes.
+        rounding to the result's dtype. A quantized operand enters the matrix product that reads it first as it is,
+        as in `nf.matmul`, where its blocks stay whole; elsewhere it counts with its values.
 
     Example:
         >>> import nvfp as nf
@@ -53,7 +56,8 @@ def einsum(subscripts: str, /, *operands: Any) -> Array:
     inputs, output = _parsed(subscripts, len(operands))
     found, dtype = promoted("einsum", *operands)
     device = next(x.device for x in found if isinstance(x, Array))
-    arrays = [x if isinstance(x, Array) else nf.asarray(x, device=device) for x in found]
+    kept = (given if isinstance(given, QuantizedArray) else x for given, x in zip(operands, found, strict=True))
+    arrays = [x if isinstance(x, Array) else nf.asarray(x, device=device) for x in kept]
     between = dtype if dtype.kind in "iub" else result_type(dtype, float32)
     if dtype.kind in "iub":
         arrays = [nf.astype(x, dtype, copy=False) for x in arrays]
@@ -99,6 +103,8 @@ def _labels(text: str, x: Array) -> Labels:
 
 def _without_repeats(x: Array, labels: Labels) -> Term:
     """The diagonal over axes of one label: of the two axes flattened, every (n + 1)-th element."""
+    if len({*labels}) < len(labels):
+        x = _dense(x)
     for label, count in Counter(labels).items():
         for _ in range(count - 1):
             first = labels.index(label)
@@ -157,13 +163,14 @@ def _pair(left: Term, right: Term, keep: set[str], lengths: dict[str, int], dtyp
     between = dtype if dtype.kind in "iub" else result_type(dtype, float32)
     a, in_a = _summed(left, {*keep, *right[1]}, between)
     b, in_b = _summed(right, {*keep, *left[1]}, between)
-    if a.dtype != b.dtype or a.dtype.kind in "iub":
+    if not {type(a), type(b)} & {QuantizedArray} and (a.dtype != b.dtype or a.dtype.kind in "iub"):
         a, b = (nf.astype(x, between, copy=False) for x in (a, b))
     both = [label for label in in_a if label in in_b]
     batch, inner = [label for label in both if label in keep], [label for label in both if label not in keep]
     free_a, free_b = [label for label in in_a if label not in both], [label for label in in_b if label not in both]
     labels = (*batch, *free_a, *free_b)
     if not inner:
+        a, b = _dense(a), _dense(b)
         if a.dtype != dtype and dtype == between:
             a, b = nf.astype(a, dtype), nf.astype(b, dtype)
         x = _placed(_ordered(a, in_a, [*batch, *free_a]), len(labels), (*range(len(batch) + len(free_a)),))
@@ -172,9 +179,14 @@ def _pair(left: Term, right: Term, keep: set[str], lengths: dict[str, int], dtyp
     sizes = [[lengths[label] for label in group] for group in (batch, free_a, inner, free_b)]
     shared, m, k, n = (math.prod(s) for s in sizes)
     lead = (shared,) if batch else ()
-    x = nf.reshape(_stretched(_ordered(a, in_a, [*batch, *free_a, *inner]), sizes, (0, 1, 2)), (*lead, m, k))
-    y = nf.reshape(_stretched(_ordered(b, in_b, [*batch, *inner, *free_b]), sizes, (0, 2, 3)), (*lead, k, n))
+    order_a, order_b = [*batch, *free_a, *inner], [*batch, *inner, *free_b]
+    x = unless_broken(a, lambda x: nf.reshape(_stretched(_ordered(x, in_a, order_a), sizes, (0, 1, 2)), (*lead, m, k)))
+    y = unless_broken(b, lambda x: nf.reshape(_stretched(_ordered(x, in_b, order_b), sizes, (0, 2, 3)), (*lead, k, n)))
     return nf.reshape(nf.matmul(x, y, dtype=dtype), (*sizes[0], *sizes[1], *sizes[3])), labels
+
+
+def _dense(x: Array) -> Array:
+    return nf.dequantize(x) if isinstance(x, QuantizedArray) else x
 
 
 def _ordered(x: Array, labels: Labels, wanted: list[str]) -> Array:

@@ -9,10 +9,9 @@ import math
 from typing import Any
 
 from nvfp.arrays.array import Array, wrap
-from nvfp.arrays.functions._common import dense, fit, like, operand, promoted, raw_of
+from nvfp.arrays.functions._common import conjugate, dense, fit, like, operand, promoted, raw_of
 from nvfp.arrays.functions._factory import binary, unary
 from nvfp.arrays.registry import nf, public
-from nvfp.errors import ArgumentError, message
 from nvfp.kernels.elementwise import elementwise
 
 
@@ -21,8 +20,9 @@ def flat(g: Any) -> None:
 
 
 def _power_x(g: Array, x: Any, y: Any) -> Array:
-    if isinstance(y, Array):  # at y = 0 the factor y is 0, whatever x is: keep 0 * 0**-1 away
-        return g * y * nf.pow(x, nf.where(nf.equal(y, 0), nf.ones_like(y), y - 1))
+    if isinstance(y, Array):  # at y = 0 the factor y is 0, also for x = 0: keep 0 * 0**-1 away
+        both = nf.logical_and(nf.equal(x, 0), nf.equal(y, 0))
+        return g * y * nf.pow(nf.where(both, 1.0, x), y - 1)
     return g * (y * nf.pow(x, y - 1)) if y != 0 else nf.zeros_like(g)
 
 
@@ -35,13 +35,24 @@ def _larger(g: Array, x: Any, y: Any) -> Array:
     return nf.where(nf.greater(x, y), g, nf.where(nf.equal(x, y), g * 0.5, 0.0))
 
 
+def _abs(g: Array, x: Array, out: Array) -> Array:
+    if x.dtype.kind != "c":
+        return g * nf.sign(x)
+    return nf.where(nf.equal(out, 0), 0.0, g / nf.where(nf.equal(out, 0), 1.0, out)) * x
+
+
 _LN2, _LN10 = math.log(2.0), math.log(10.0)
 
 # Arithmetic.
 add = binary("add", "x + y", lambda g: g, lambda g: g)
 subtract = binary("subtract", "x - y", lambda g: g, lambda g: nf.negative(g))
-multiply = binary("multiply", "x * y", lambda g, y: nf.multiply(g, y), lambda g, x: nf.multiply(g, x))
-divide = binary("divide", "x / y", lambda g, y: g / y, lambda g, y, out: nf.negative(g * out / y), wide=True)
+multiply = binary(
+    "multiply", "x * y", lambda g, y: nf.multiply(g, conjugate(y)), lambda g, x: nf.multiply(g, conjugate(x))
+)
+divide = binary(
+    "divide", "x / y",
+    lambda g, y: g / conjugate(y), lambda g, y, out: nf.negative(g * conjugate(out) / conjugate(y)), wide=True,
+)  # fmt: skip
 pow = binary("pow", "x ** y", _power_x, _power_y, wide=True, op="power")
 remainder = binary(
     "remainder", "x - floor(x / y) * y", lambda g: g, lambda g, x, y: nf.negative(g * nf.floor_divide(x, y)), wide=True
@@ -49,15 +60,15 @@ remainder = binary(
 floor_divide = binary("floor_divide", "floor(x / y)", flat, flat)
 negative = unary("negative", "-x", lambda g: nf.negative(g))
 positive = unary("positive", "+x", lambda g: g)
-abs = unary("abs", "|x|", lambda g, x: g * nf.sign(x))
+abs = unary("abs", "|x|", _abs)
 sign = unary("sign", "-1, 0 or 1 with the sign of x", flat)
-square = unary("square", "x ** 2", lambda g, x: g * x * 2.0, wide=True)
+square = unary("square", "x ** 2", lambda g, x: g * conjugate(x) * 2.0, wide=True)
 sqrt = unary("sqrt", "sqrt(x)", lambda g, out: g * 0.5 / out, wide=True)
 rsqrt = unary("rsqrt", "1 / sqrt(x)", lambda g, x, out: g * -0.5 * out / x, wide=True)
-reciprocal = unary("reciprocal", "1 / x", lambda g, out: nf.negative(g * out * out), wide=True)
+reciprocal = unary("reciprocal", "1 / x", lambda g, out: nf.negative(g * conjugate(out * out)), wide=True)
 
 # Exponentials and logarithms.
-exp = unary("exp", "e ** x", lambda g, out: g * out)
+exp = unary("exp", "e ** x", lambda g, out: g * conjugate(out))
 expm1 = unary("expm1", "e ** x - 1", lambda g, out: g * (out + 1.0), wide=True)
 log = unary("log", "the natural logarithm of x", lambda g, x: g / x)
 log1p = unary("log1p", "log(1 + x)", lambda g, x: g / (x + 1.0), wide=True)
@@ -104,10 +115,10 @@ ceil = unary("ceil", "the smallest integer >= x", flat)
 trunc = unary("trunc", "x without its fraction", flat)
 round = unary("round", "the nearest integer, ties to even", flat)
 
-# Complex parts (without gradients: complex arrays cannot be variables).
-conj = unary("conj", "the complex conjugate of x")
-real = unary("real", "the real part of x")
-imag = unary("imag", "the imaginary part of x")
+# Complex parts.
+conj = unary("conj", "the complex conjugate of x", conjugate)
+real = unary("real", "the real part of x", lambda g: g)
+imag = unary("imag", "the imaginary part of x", lambda g: g * 1j)
 
 
 def _clip_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, ...]:
@@ -125,22 +136,19 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
     Args:
         x: Array.
         min: lower bound, scalar or Array; None: no bound.
-        max: upper bound, likewise.
+        max: upper bound, likewise. Without any bound the result is a copy.
 
     Returns:
         An Array of the broadcast shape. The gradient passes where ``min <= x <= max``.
-
-    Raises:
-        ArgumentError: neither bound is given.
 
     Example:
         >>> import nvfp as nf
         >>> nf.clip(nf.asarray([-3.0, 0.5, 3.0], device="cpu"), -1, 1)
         nf.array([-1. ,  0.5,  1. ])
     """
-    if min is None and max is None:
-        raise ArgumentError(message("clip", "min or max", "neither", "pass a bound"))
     x = operand("clip", x)
+    if min is None and max is None:
+        return nf.copy(x if isinstance(x, Array) else nf.asarray(x))
     if any(getattr(bound, "_node", None) is not None for bound in (min, max)):
         raised = x if min is None else nf.maximum(x, min)
         return raised if max is None else nf.minimum(raised, max)

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from nvfp.arrays import blocks
+from nvfp.arrays import block_index
 from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.blocks import blocked_axes
 from nvfp.arrays.functions._common import any_array, dense, fit, integer, is_storage, like, one_axis, view
 from nvfp.arrays.functions.conversion import bits
-from nvfp.arrays.functions.joining import fill
+from nvfp.arrays.functions.joining import fill, part
 from nvfp.arrays.quantized import QuantizedArray, quantized
 from nvfp.arrays.registry import nf, public
 from nvfp.dtypes.dense import bfloat16, float16, float32, int64
@@ -42,6 +43,25 @@ def expanded(op: str, key: Any, x: Array) -> tuple[Key, bool]:
     return tuple(entries), all(e is None or isinstance(e, int | slice) for e in entries)
 
 
+def _simple(key: Any) -> Any:
+    """A key of plain ints, slices, None and an ellipsis as NumPy takes it to give a view, or None for others."""
+    kind = type(key)
+    if kind is int:
+        return (key, ...)
+    if kind is slice:
+        return key if {type(key.start), type(key.stop), type(key.step)} <= _PLAIN else None
+    if kind is not tuple:
+        return None
+    for entry in key:
+        kind = type(entry)
+        if kind is slice:
+            if not {type(entry.start), type(entry.stop), type(entry.step)} <= _PLAIN:
+                return None
+        elif kind is not int and entry is not None and entry is not ...:
+            return None
+    return key if ... in key else (*key, ...)
+
+
 def _is_mask(entry: Any) -> bool:
     return not isinstance(entry, int | slice) and entry.dtype == np.bool_
 
@@ -59,7 +79,7 @@ def _entry(op: str, entry: Any, x: Array) -> Any:
         entry = nf.asarray(np.asarray(entry, dtype=np.int64) if len(entry) == 0 else list(entry), device=x.device)
     elif isinstance(entry, np.ndarray):
         entry = nf.asarray(entry, device="cpu")
-    if not isinstance(entry, Array) or entry.dtype.kind not in "iub":
+    if not isinstance(entry, Array) or getattr(entry.dtype, "kind", "V") not in "iub":
         got = entry.dtype if isinstance(entry, Array) else type(entry).__name__
         raise DTypeError(message(op, "integers, slices or index arrays", got, "cast it with .astype(nf.int64)"))
     if entry.device is not x.device:
@@ -113,12 +133,19 @@ def getitem(x: Any, key: Any, /) -> Array:
         >>> nf.arange(5, device="cpu")[1:3]
         nf.array([1, 2])
     """
+    if type(x) is Array and x._node is None and x.raw.dtype.isbuiltin == 1:  # the common case in short: a view
+        simple = _simple(key)
+        if simple is not None:
+            try:
+                return view(x, x.raw[simple], None)
+            except (IndexError, ValueError):
+                pass  # told below
     x = any_array("getitem", x)
     entries, basic = expanded("getitem", key, x)
     target = like(x)
     node = dense("getitem", (x,), _getitem_vjp, (entries, basic, target)) if x._node is not None else None
     if isinstance(x, QuantizedArray):
-        return quantized(blocks.getitem(x.operand, entries), node)
+        return quantized(block_index.getitem(x.operand, entries), node, x.storage if basic else None)
     raw = _read("getitem", x.raw, entries)
     return view(x, raw, node) if basic else wrap(raw, x.dtype, node)
 
@@ -200,7 +227,7 @@ def take(x: Any, indices: Any, /, axis: int | None = None) -> Array:
     x = any_array("take", x)
     if axis is None:
         x, axis = nf.reshape(x, (-1,)), 0
-    return getitem(x, (slice(None),) * one_axis("take", axis, x.ndim) + (indices,))
+    return part("take", x, (slice(None),) * one_axis("take", axis, x.ndim) + (indices,))
 
 
 @public
@@ -209,8 +236,12 @@ def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Array:
 
     Args:
         x: Array.
-        indices: integers; equal to ``x`` in every axis but ``axis`` (lengths of 1 broadcast).
+        indices: integers; equal to ``x`` in every axis but ``axis`` (lengths of 1 broadcast). For a quantized ``x``
+            they have length 1 along the block axis.
         axis: which axis.
+
+    Raises:
+        BlockIndexError: (an IndexError) indices that differ along a block, or one out of range, on the CPU.
 
     Example:
         >>> import nvfp as nf
@@ -221,11 +252,29 @@ def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Array:
     """
     x, ids = any_array("take_along_axis", x), any_array("take_along_axis", indices)
     place = one_axis("take_along_axis", axis, x.ndim)
-    key = tuple(
-        ids if i == place else nf.reshape(nf.arange(n, device=x.device), (1,) * i + (n,) + (1,) * (x.ndim - 1 - i))
-        for i, n in enumerate(x.shape)
+    if isinstance(x, QuantizedArray) and (lines := _along_blocks(x, ids, place)) is not None:
+        return lines
+    return getitem(x, _along_key(x.shape, ids, place))
+
+
+def _along_key(shape: tuple[int, ...], ids: Array, place: int) -> Key:
+    """``ids`` at ``place``, and on every other axis its own positions."""
+    every = [(1,) * i + (n,) + (1,) * (len(shape) - 1 - i) for i, n in enumerate(shape)]
+    return tuple(
+        ids if i == place else nf.reshape(nf.arange(n, device=ids.device), every[i]) for i, n in enumerate(shape)
     )
-    return getitem(x, key)
+
+
+def _along_blocks(x: QuantizedArray, ids: Array, place: int) -> Array | None:
+    """`take_along_axis` of whole blocks: where ``ids`` are the same along them; None where they are not."""
+    units = blocked_axes(x.operand)
+    if place in units or ids.ndim != x.ndim or any(ids.shape[axis] != 1 for axis in units):
+        return None
+    order = [*(axis for axis in range(x.ndim) if axis not in units), *sorted(units)]
+    lead = x.ndim - len(units)
+    moved, lines = nf.permute_dims(x, order), nf.permute_dims(ids, order)
+    key = _along_key(moved.shape[:lead], nf.reshape(lines, lines.shape[:lead]), order.index(place))
+    return nf.permute_dims(getitem(moved, key), [order.index(axis) for axis in range(x.ndim)])
 
 
 def _setitem_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, ...]:
@@ -292,6 +341,8 @@ def setitem(x: Array, key: Any, value: Any, /) -> None:
         >>> x, view
         (nf.array([0., 5., 0.]), nf.array([0., 0.]))
     """
+    if isinstance(x, QuantizedArray):
+        x._refuse("setitem")
     x._check_writable("setitem")
     entries, basic = expanded("setitem", key, x)
     if is_storage(x.dtype):

@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from nvfp.arrays.array import Array, wrap
-from nvfp.arrays.functions._common import any_array, axis_tuple, dense, fit, is_storage, like
+from nvfp.arrays.array import KIND_RANKS, Array, fresh, wrap
+from nvfp.arrays.blocks import blocked_axes
+from nvfp.arrays.functions._common import any_array, axis_tuple, conjugate, dense, fit, is_storage, like
+from nvfp.arrays.functions._quiet import quiet
 from nvfp.arrays.quantized import QuantizedArray
 from nvfp.arrays.registry import nf, public
-from nvfp.dtypes.dense import as_dtype, float32
+from nvfp.dtypes.dense import as_dtype, float32, float64
 from nvfp.dtypes.promotion import result_type
-from nvfp.errors import DeviceError, DTypeError, ShapeError, message
+from nvfp.errors import BlockIndexError, DeviceError, DTypeError, ShapeError, message
 from nvfp.kernels.gemm import gemm
 
 
 def _vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, ...]:
     a, b, targets = saved
-    da = fit(_product(g, nf.matrix_transpose(b), targets[0][1]), targets[0]) if needs[0] else None
-    db = fit(_product(nf.matrix_transpose(a), g, targets[1][1]), targets[1]) if needs[1] else None
+    da = fit(_product(g, _adjoint(b), _wider(g, targets[0][1])), targets[0]) if needs[0] else None
+    db = fit(_product(_adjoint(a), g, _wider(g, targets[1][1])), targets[1]) if needs[1] else None
     return da, db
+
+
+def _adjoint(x: Array) -> Array:
+    return nf.matrix_transpose(conjugate(x))
+
+
+def _wider(g: Array, dtype: np.dtype) -> np.dtype:
+    """The dtype of a gradient before `fit`: a complex one counts with both parts."""
+    return g.dtype if g.dtype.kind == "c" else dtype
 
 
 def _product(a: Array, b: Array, dtype: np.dtype) -> Array:
     """Multiply [..., M, K] by [..., K, N]: the recorded product."""
     if dtype.kind == "c":  # quantized and narrow arrays count with their values
         a, b = (nf.astype(x, float32) if is_storage(x.dtype) else x for x in (a, b))
+    if dtype.kind in "iub":
+        a, b = (nf.astype(x, dtype, copy=False) for x in (a, b))
     if dtype.kind in "iubc":
-        return wrap(np.matmul(a.raw, b.raw) if isinstance(a.raw, np.ndarray) else a.raw @ b.raw)
-    y = gemm(_floating(a, dtype).raw, _floating(b, dtype).raw, dtype=dtype)
+        y = np.matmul(a.raw, b.raw) if isinstance(a.raw, np.ndarray) else a.raw @ b.raw
+    else:
+        y = gemm(_floating(a, dtype).raw, _floating(b, dtype).raw, dtype=dtype)
     saved = (a if b._node is not None else None, b if a._node is not None else None, (like(a), like(b)))
     return wrap(y, node=dense("matmul", (a, b), _vjp, saved))
 
@@ -52,7 +66,7 @@ def matmul(x1: Any, x2: Any, /, *, dtype: Any = None) -> Array:
     Args:
         x1: [..., M, K] or [K].
         x2: [..., K, N] or [K]; batch axes broadcast. Either may be quantized, with any block axis.
-        dtype: dense floating dtype of the result; by default ``nf.result_type(x1, x2)``.
+        dtype: dense dtype of the result; by default ``nf.result_type(x1, x2)``.
 
     Returns:
         [..., M, N] (without M or N where a vector stood). A quantized operand is a constant: the gradient
@@ -61,7 +75,7 @@ def matmul(x1: Any, x2: Any, /, *, dtype: Any = None) -> Array:
     Raises:
         ShapeError: scalars, inner lengths that differ, or batch axes that do not broadcast.
         DeviceError: operands on different devices.
-        DTypeError: a result dtype that is not floating.
+        DTypeError: a result dtype that is not dense, or an integer one for floating operands.
 
     Numerics:
         Sums in float32, one rounding to ``dtype``; see `nvfp.kernels.gemm`. Quantized operands are used as
@@ -73,16 +87,19 @@ def matmul(x1: Any, x2: Any, /, *, dtype: Any = None) -> Array:
         >>> nf.matmul(x, x.astype(nf.nvfp4).T)
         nf.array([[5.]])
     """
+    if dtype is None and type(x1) is Array and type(x2) is Array:
+        found = _small(x1, x2)
+        if found is not None:
+            return fresh(found)
     a, b = any_array("matmul", x1), any_array("matmul", x2)
     _check(a, b)
-    target = result_type(a.dtype, b.dtype) if dtype is None else as_dtype(dtype)
-    if not isinstance(target, np.dtype) or (is_storage(target)):
-        raise DTypeError(message("matmul", "a dense dtype", target, "quantize the result instead"))
+    target = _target(a, b, dtype)
     row, column = a.ndim == 1, b.ndim == 1
     a = nf.expand_dims(a, 0) if row else a
     b = nf.expand_dims(b, 1) if column else b
     lead = a.shape[:-1]
-    flat = a.ndim > 2 and b.ndim == 2 and not (isinstance(a, QuantizedArray) and a.axis != a.ndim - 1)
+    blocked = blocked_axes(a.operand) if isinstance(a, QuantizedArray) else {}
+    flat = a.ndim > 2 and b.ndim == 2 and set(blocked) <= {a.ndim - 1}
     if flat:  # one large product instead of a batch: also in the gradients
         a = nf.reshape(a, (math.prod(lead), a.shape[-1]))
     y = _product(a, b, target)
@@ -90,6 +107,46 @@ def matmul(x1: Any, x2: Any, /, *, dtype: Any = None) -> Array:
         y = nf.reshape(y, (*lead, y.shape[-1]))
     gone = (*((-2,) if row else ()), *((-1,) if column else ()))
     return nf.squeeze(y, gone) if gone else y
+
+
+def _small(x1: Array, x2: Array) -> Any:
+    """The product of small untracked float matrices (or vectors) on the CPU, the bits of `_product`; else None."""
+    a, b = x1.raw, x2.raw
+    if x1._node is not None or x2._node is not None or type(a) is not np.ndarray or type(b) is not np.ndarray:
+        return None
+    if (x1.dtype is not float32 and x1.dtype is not float64) or x2.dtype is not x1.dtype or max(a.size, b.size) > 4096:
+        return None
+    try:
+        if a.ndim == b.ndim == 2:
+            return quiet.run(np.matmul, a, b)
+        if a.ndim == b.ndim == 1:
+            return quiet.run(np.matmul, a[None], b[:, None])[0, 0]
+    except (ValueError, RuntimeError):  # shapes that do not fit, told by `_check`; a context in use
+        pass
+    return None
+
+
+def _target(a: Array, b: Array, dtype: Any) -> np.dtype:
+    """The dtype of the result: of the operands' kind (bool, integer, real, complex) or a later one."""
+    own = result_type(a.dtype, b.dtype)
+    if dtype is None:
+        return own
+    target = as_dtype(dtype)
+    if not isinstance(target, np.dtype) or is_storage(target):
+        raise DTypeError(message("matmul", "a dense dtype", target, "quantize the result instead"))
+    if KIND_RANKS[target.kind] < KIND_RANKS[own.kind]:
+        raise DTypeError(message("matmul", f"a dtype that {own} casts to", target, "cast the result with .astype"))
+    return target
+
+
+def unless_broken(x: Array, move: Callable[[Array], Array]) -> Array:
+    """Return ``move(x)``; of a quantized array whose blocks that would break, ``move`` of its values."""
+    if isinstance(x, QuantizedArray):
+        try:
+            return move(x)
+        except (ShapeError, BlockIndexError):
+            x = nf.dequantize(x)
+    return move(x)
 
 
 def _check(a: Array, b: Array) -> None:
@@ -132,10 +189,11 @@ def tensordot(x1: Any, x2: Any, /, axes: int | tuple[Sequence[int], Sequence[int
     free_a = [i for i in range(a.ndim) if i not in left]
     free_b = [i for i in range(b.ndim) if i not in right]
     inner = math.prod(a.shape[i] for i in left)
-    matrix_a = nf.reshape(nf.permute_dims(a, (*free_a, *left)), (math.prod(a.shape[i] for i in free_a), inner))
-    matrix_b = nf.reshape(nf.permute_dims(b, (*right, *free_b)), (inner, math.prod(b.shape[i] for i in free_b)))
+    rows, columns = math.prod(a.shape[i] for i in free_a), math.prod(b.shape[i] for i in free_b)
+    matrix_a = unless_broken(a, lambda x: nf.reshape(nf.permute_dims(x, (*free_a, *left)), (rows, inner)))
+    matrix_b = unless_broken(b, lambda x: nf.reshape(nf.permute_dims(x, (*right, *free_b)), (inner, columns)))
     shape = (*(a.shape[i] for i in free_a), *(b.shape[i] for i in free_b))
-    return nf.reshape(matmul(matrix_a, matrix_b), shape)
+    return nf.reshape(matmul(matrix_a, matrix_b, dtype=result_type(a.dtype, b.dtype)), shape)
 
 
 @public
@@ -143,7 +201,7 @@ def vecdot(x1: Any, x2: Any, /, axis: int = -1) -> Array:
     """Return the sum of products along one axis; the other axes broadcast.
 
     Args:
-        x1: Array [..., N].
+        x1: Array [..., N]; of complex numbers the conjugates are taken.
         x2: Array [..., N].
         axis: the axis of length N, in both.
 
@@ -155,9 +213,13 @@ def vecdot(x1: Any, x2: Any, /, axis: int = -1) -> Array:
         >>> nf.vecdot(nf.asarray([1.0, 2.0], device="cpu"), nf.asarray([3.0, 4.0], device="cpu"))
         nf.array(11.)
     """
-    a = nf.moveaxis(any_array("vecdot", x1), axis, -1)
-    b = nf.moveaxis(any_array("vecdot", x2), axis, -1)
-    return nf.squeeze(matmul(nf.expand_dims(a, -2), nf.expand_dims(b, -1)), (-2, -1))
+    a, b = any_array("vecdot", x1), any_array("vecdot", x2)
+    dtype = result_type(a.dtype, b.dtype)
+    if not is_storage(a.dtype) and a.dtype.kind == "c":
+        a = nf.conj(a)
+    a = unless_broken(a, lambda x: nf.expand_dims(nf.moveaxis(x, axis, -1), -2))
+    b = unless_broken(b, lambda x: nf.expand_dims(nf.moveaxis(x, axis, -1), -1))
+    return nf.squeeze(matmul(a, b, dtype=dtype), (-2, -1))
 
 
 @public

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from nvfp.arrays.array import Array
-from nvfp.arrays.functions._common import any_array, array
+from nvfp.arrays.functions._common import any_array
+from nvfp.arrays.functions.matmul import unless_broken
 from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
+from nvfp.dtypes.promotion import result_type
 from nvfp.errors import ShapeError, message
 
 
@@ -85,20 +89,28 @@ def vdot(x1: Any, x2: Any, /) -> Array:
         ShapeError: different numbers of elements.
 
     Numerics:
-        As `nf.matmul`: sums in float32, one rounding. Quantized operands compute with their values.
+        As `nf.matmul`: sums in float32, one rounding.
 
     Example:
         >>> import nvfp as nf
         >>> nf.vdot(nf.ones((2, 3), device="cpu"), nf.ones((6,), device="cpu"))
         nf.array(6.)
     """
-    a, b = nf.ravel(array("vdot", x1)), nf.ravel(array("vdot", x2))
-    return _over("vdot", nf.conj(a) if a.dtype.kind == "c" else a, b, 0)
+    a, b = any_array("vdot", x1), any_array("vdot", x2)
+    dtype = result_type(a.dtype, b.dtype)
+    a, b = (unless_broken(x, lambda x: nf.reshape(x, (-1,))) for x in (a, b))
+    _check_lengths("vdot", a, b, 0)
+    conjugate = isinstance(a.dtype, np.dtype) and a.dtype.kind == "c"
+    return nf.matmul(nf.conj(a) if conjugate else a, b, dtype=dtype)
+
+
+def _check_lengths(op: str, a: Array, b: Array, axis: int) -> None:
+    if a.shape[-1] != b.shape[axis]:
+        do = "choose operands whose lengths meet"
+        raise ShapeError(message(op, "equal lengths of the axes that meet", f"{a.shape} and {b.shape}", do))
 
 
 def _over(op: str, a: Array, b: Array, axis: int) -> Array:
     """Products summed over the last axis of ``a`` and one of ``b``."""
-    if a.shape[-1] != b.shape[axis]:
-        do = "choose operands whose lengths meet"
-        raise ShapeError(message(op, "equal lengths of the axes that meet", f"{a.shape} and {b.shape}", do))
+    _check_lengths(op, a, b, axis)
     return nf.tensordot(a, b, axes=((a.ndim - 1,), (axis,)))

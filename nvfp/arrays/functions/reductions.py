@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.array import Array, fresh, wrap
 from nvfp.arrays.functions._common import HALVES, array, axis_tuple, dense, fit, like, one_axis, real, widened
 from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
-from nvfp.autograd.tape import Output
+from nvfp.autograd.tape import Output, needs_grad
 from nvfp.dtypes.dense import as_dtype, float32, int64, uint64
 from nvfp.errors import DTypeError, ShapeError, message
-from nvfp.kernels.reduce import reduce
+from nvfp.kernels.reduce import reduce, small
 
 Axis = int | tuple[int, ...] | None
 
@@ -67,6 +67,10 @@ def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fal
         >>> nf.sum(nf.full((4096,), 0.1, dtype=nf.bfloat16, device="cpu"))
         nf.array(410., dtype=bfloat16)
     """
+    if axis is None and dtype is None and not keepdims and type(x) is Array and x._node is None:
+        found = small("sum", x.raw)
+        if found is not None:
+            return fresh(found)
     x = array("sum", x)
     axes = _axes("sum", axis, x.ndim)
     raw = reduce("sum", x.raw, axis=axes, keepdims=keepdims, dtype=_accumulator(x, dtype))
@@ -75,7 +79,8 @@ def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fal
 
 def _mean_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, ...]:
     axes, target, count = saved
-    return (fit(_spread(g * (1.0 / count), axes, target[0]), target),)
+    share = 1.0 / count if count else 0.0  # over nothing there is no element to give it to
+    return (fit(_spread(g * share, axes, target[0]), target),)
 
 
 @public
@@ -94,6 +99,10 @@ def mean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fa
         >>> nf.mean(nf.asarray([[1.0, 2.0], [3.0, 4.0]], device="cpu"), axis=0)
         nf.array([2., 3.])
     """
+    if axis is None and dtype is None and not keepdims and type(x) is Array and x._node is None:
+        found = small("sum", x.raw)
+        if found is not None:
+            return fresh(found / found.dtype.type(x.raw.size))
     x = array("mean", x)
     axes = _axes("mean", axis, x.ndim)
     target = float32 if dtype is None and x.dtype.kind in "iub" else _accumulator(x, dtype)
@@ -110,6 +119,10 @@ def _extreme_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tup
 
 
 def _extreme(op: Literal["max", "min"], x: Any, axis: Axis, keepdims: bool) -> Array:
+    if axis is None and not keepdims and type(x) is Array and x._node is None:
+        found = small(op, x.raw)
+        if found is not None:
+            return fresh(found)
     x = array(op, x)
     axes = _axes(op, axis, x.ndim)
     if 0 in (x.shape[a] for a in axes):
@@ -164,10 +177,23 @@ def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return _extreme("min", x, axis, keepdims)
 
 
+def _others(x: Array, axes: tuple[int, ...]) -> Array:
+    """The product of all others over axes, for each element: n by n factors, which can be differentiated again."""
+    rest = [i for i in range(x.ndim) if i not in axes]
+    order = (*rest, *axes)
+    moved = nf.permute_dims(x, order)
+    count = math.prod(x.shape[a] for a in axes)
+    rows = nf.reshape(moved, (*moved.shape[: len(rest)], 1, count))
+    slope = nf.prod(nf.where(nf.asarray(np.eye(count, dtype=bool), device=x.device), 1.0, rows), axis=-1)
+    return nf.permute_dims(nf.reshape(slope, moved.shape), [order.index(i) for i in range(x.ndim)])
+
+
 def _prod_vjp(saved: tuple[Any, ...], g: Any, needs: tuple[bool, ...]) -> tuple[Any, ...]:
     """``prod(others)``: exact with zeros too, where ``prod / x`` is not."""
     x, axes, target = saved
     g, x = widened(g, x)
+    if needs_grad(x):
+        return (fit(_spread(g, axes, x.shape) * _others(x, axes), target),)
     zero = nf.equal(x, 0)
     others = nf.where(zero, 1.0, x)
     product = nf.prod(others, axis=axes, keepdims=True)

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from nvfp.arrays import blocks
+from nvfp.arrays import block_index, blocks
 from nvfp.arrays.array import Array, wrap
-from nvfp.arrays.functions._common import any_array, array, axis_tuple, dense, fit, integers, like, one_axis, view
+from nvfp.arrays.functions._common import any_array, axis_tuple, dense, fit, integers, like, one_axis, view
 from nvfp.arrays.quantized import QuantizedArray, quantized
 from nvfp.arrays.registry import nf, public
 from nvfp.errors import ArgumentError, ShapeError, message
 from nvfp.kernels.cast import cast
 from nvfp.kernels.elementwise import elementwise
-from nvfp.optional import need
 
 Shape = int | Sequence[int]
 
@@ -44,7 +43,7 @@ def reshape(x: Any, /, shape: Shape, *, copy: bool | None = None) -> Array:
     """Return the same elements in another shape, in row-major order.
 
     Args:
-        x: Array; of a quantized one the block axis must stay last and as long as it is.
+        x: Array; of a quantized one the block axis stays, as long as it is, with as many elements before it and behind.
         shape: lengths, one of them may be -1.
         copy: True copies; False raises where a copy is needed; by default a view where possible.
 
@@ -61,7 +60,7 @@ def reshape(x: Any, /, shape: Shape, *, copy: bool | None = None) -> Array:
     lengths = _lengths("reshape", shape, x.size)
     node = dense("reshape", (x,), _reshape_vjp, (x.shape,))
     if isinstance(x, QuantizedArray):
-        return quantized(blocks.reshape(x.operand, lengths), node)
+        return quantized(blocks.reshape(x.operand, lengths), node, x.storage)
     raw = _viewed(x.raw, lengths)
     if raw is not None and not copy:
         return view(x, raw, node)
@@ -108,10 +107,10 @@ def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
     x = any_array("permute_dims", x)
     order = axis_tuple("permute_dims", axes, x.ndim)
     if len(order) != x.ndim:
-        raise ShapeError(message("permute_dims", f"each of {x.ndim} axes once", tuple(axes), "name them all"))
+        raise ShapeError(message("permute_dims", f"each of {x.ndim} axes once", order, "name them all"))
     node = dense("permute_dims", (x,), _permute_vjp, (order,))
     if isinstance(x, QuantizedArray):
-        return quantized(blocks.permute(x.operand, order), node)
+        return quantized(blocks.permute(x.operand, order), node, x.storage)
     return view(x, x.raw.transpose(order), node)
 
 
@@ -128,6 +127,8 @@ def transpose(x: Any, /, axes: Sequence[int] | None = None) -> Array:
         >>> nf.transpose(nf.zeros((2, 3), device="cpu")).shape
         (3, 2)
     """
+    if axes is None and type(x) is Array and x._node is None:
+        return view(x, x.raw.T, None)
     x = any_array("transpose", x)
     return permute_dims(x, tuple(range(x.ndim))[::-1] if axes is None else axes)
 
@@ -224,7 +225,7 @@ def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
     key = [None if i in places else slice(None) for i in range(x.ndim + count)]
     node = dense("expand_dims", (x,), _reshape_vjp, (x.shape,))
     if isinstance(x, QuantizedArray):
-        return quantized(blocks.getitem(x.operand, key, "expand_dims"), node)
+        return quantized(block_index.getitem(x.operand, key, "expand_dims"), node, x.storage)
     return view(x, x.raw[(*key, ...)], node)
 
 
@@ -252,7 +253,7 @@ def squeeze(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     key = [0 if i in places else slice(None) for i in range(x.ndim)]
     node = dense("squeeze", (x,), _reshape_vjp, (x.shape,))
     if isinstance(x, QuantizedArray):
-        return quantized(blocks.getitem(x.operand, key, "squeeze"), node)
+        return quantized(block_index.getitem(x.operand, key, "squeeze"), node, x.storage)
     return view(x, x.raw[(*key, ...)], node)
 
 
@@ -269,20 +270,23 @@ def broadcast_to(x: Any, /, shape: Shape) -> Array:
         shape: lengths of the result.
 
     Raises:
-        ShapeError: a shape that ``x`` does not broadcast to.
+        ShapeError: a shape that ``x`` does not broadcast to, or that stretches a block of a quantized one.
 
     Example:
         >>> import nvfp as nf
         >>> nf.broadcast_to(nf.ones((3, 1), device="cpu"), (2, 3, 4)).shape
         (2, 3, 4)
     """
-    x = array("broadcast_to", x)
+    x = any_array("broadcast_to", x)
     lengths = integers("broadcast_to", "shape", shape)
+    if isinstance(x, QuantizedArray):
+        node = dense("broadcast_to", (x,), _broadcast_vjp, (like(x),))
+        return quantized(blocks.broadcast(x.operand, lengths), node, x.storage)
     if x.shape == lengths:
         return view(x, x.raw, dense("broadcast_to", (x,), _broadcast_vjp, (like(x),)))
     strides = _broadcast_strides(x, lengths)
     node = dense("broadcast_to", (x,), _broadcast_vjp, (like(x),))
-    return view(x, as_strided(x.raw, lengths, strides), node)
+    return view(x, blocks.as_strided(x.raw, lengths, strides), node)
 
 
 def _broadcast_strides(x: Array, lengths: tuple[int, ...]) -> tuple[int, ...]:
@@ -291,13 +295,6 @@ def _broadcast_strides(x: Array, lengths: tuple[int, ...]) -> tuple[int, ...]:
         raise ShapeError(message("broadcast_to", f"a shape that {x.shape} broadcasts to", lengths, "reshape it first"))
     own = tuple(0 if n == 1 else s for n, s in zip(x.shape, x.raw.strides, strict=True))
     return (0,) * added + own
-
-
-def as_strided(raw: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    """Return a view of raw memory with other strides; read-only on the CPU."""
-    if isinstance(raw, np.ndarray):
-        return np.lib.stride_tricks.as_strided(raw, shape, strides, writeable=False)
-    return need("cupy", extra="cuda13").lib.stride_tricks.as_strided(raw, shape, strides)
 
 
 @public
@@ -315,7 +312,7 @@ def broadcast_arrays(*arrays: Any) -> tuple[Array, ...]:
         >>> [x.shape for x in nf.broadcast_arrays(nf.ones((3, 1), device="cpu"), nf.ones((4,), device="cpu"))]
         [(3, 4), (3, 4)]
     """
-    found = [array("broadcast_arrays", x) for x in arrays]
+    found = [any_array("broadcast_arrays", x) for x in arrays]
     shape = broadcast_shapes(*(x.shape for x in found))
     return tuple(broadcast_to(x, shape) for x in found)
 
@@ -360,7 +357,10 @@ def flip(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
         >>> nf.flip(nf.arange(3, device="cpu"))
         nf.array([2, 1, 0])
     """
-    x = array("flip", x)
+    x = any_array("flip", x)
     places = tuple(range(x.ndim)) if axis is None else axis_tuple("flip", axis, x.ndim)
     key = tuple(slice(None, None, -1) if i in places else slice(None) for i in range(x.ndim))
-    return view(x, x.raw[(*key, ...)], dense("flip", (x,), _flip_vjp, (places,)))
+    node = dense("flip", (x,), _flip_vjp, (places,))
+    if isinstance(x, QuantizedArray):
+        return quantized(block_index.getitem(x.operand, key, "flip"), node, x.storage)
+    return view(x, x.raw[(*key, ...)], node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nvfp.kernels.cpu._blocks import block_amax
-from nvfp.kernels.cpu._strided import Panel, flattest, for_panels, panels_of, rows_of
+from nvfp.kernels.cpu._strided import Panel, flattest, for_panels, large_panels, panels_of, rows_of
 
 _FLOAT32, _UINT32 = np.dtype(np.float32), np.dtype(np.uint32)
 
@@ -15,7 +15,7 @@ def amax_bits(x: np.ndarray, limit: np.uint32) -> np.uint32:
     if x.size == 0:
         return np.uint32(0)
     source = rows_of(flattest(x), -1)
-    todo = panels_of(source)
+    todo = panels_of(source, size=large_panels(x.size))
     most = []
 
     def work(panel: Panel, scratch: np.ndarray, found: np.ndarray) -> None:

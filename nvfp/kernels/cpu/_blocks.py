@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from nvfp.kernels.cpu._encode import encode_code, encode_integer, encode_power
-from nvfp.kernels.cpu._njit import U, bits_float, float_bits, njit
+from nvfp.kernels.cpu._encode import encode_code, encode_element, encode_integer, encode_power
+from nvfp.kernels.cpu._njit import N, U, bits_float, float_bits, njit
 from nvfp.kernels.cpu._tables import DIVIDED_SCALE, FLOAT_SCALE, NARROW_SCALE, POWER_SCALE, ScaleRule
 
 Place = tuple[np.ndarray, int, int]  # flat array, offset of the first item, distance of two rows
@@ -31,15 +31,15 @@ def block_amax(
     for i in range((rows + across - 1) // across * blocks):
         amax[i] = U(0)
     for r in range(rows):
+        s, found = x[at + r * pitch : at + r * pitch + columns], amax[r // across * blocks : (r // across + 1) * blocks]
         for b in range(blocks):
-            start = at + r * pitch + b * along
-            s = x[start : start + min(along, columns - b * along)]
             most = U(0)
-            for i in range(s.size):
-                a = U(float_bits(s[i]) & U(0x7FFFFFFF))
+            left, length = b * along, min(along, columns - b * along)
+            for i in range(length):
+                k = N(left + i)
+                a = U(float_bits(s[k]) & U(0x7FFFFFFF))
                 most = max(most, a if a <= limit else U(0))
-            slot = r // across * blocks + b
-            amax[slot] = max(amax[slot], most)
+            found[b] = max(found[b], most)
 
 
 # The families of `scales`: from the amax bits of blocks to what is stored (codes or float32 bits) and what
@@ -146,54 +146,52 @@ def scales(
 @njit
 def _encode_floats(
     x: Any, at: int, pitch: int, rows: int, columns: int, across: int, along: int,
-    multiplier: Any, encoder: Any, fill: Any, codes: Any, to: int, to_pitch: int,
+    multiplier: Any, numbers: Any, nan: Any, codes: Any, to: int, to_pitch: int,
 ) -> None:  # fmt: skip
     blocks = (columns + along - 1) // along
-    shift, half, offset, normal, magic = encoder[1], encoder[2], encoder[3], encoder[4], encoder[5]
-    most, top, nan, sign = encoder[6], encoder[7], encoder[8], encoder[9]
+    shift, normal, ceiling, lift = numbers[1], numbers[2], numbers[3], numbers[4]
+    base, drop, sign = numbers[5], numbers[6], numbers[7]
     for r in range(rows):
+        s, t = x[at + r * pitch : at + r * pitch + columns], codes[to + r * to_pitch : to + r * to_pitch + columns]
+        factors = multiplier[r // across * blocks : (r // across + 1) * blocks]
         for b in range(blocks):
-            length = min(along, columns - b * along)
-            start, stop = at + r * pitch + b * along, to + r * to_pitch + b * along
-            s, t = x[start : start + length], codes[stop : stop + length]
-            f = multiplier[r // across * blocks + b]
-            if f == f:
-                for i in range(length):
-                    t[i] = encode_code(s[i] * f, shift, half, offset, normal, magic, most, top, nan, sign)
-            else:
-                for i in range(length):
-                    t[i] = fill
+            f = factors[b]
+            left, length = b * along, min(along, columns - b * along)
+            for i in range(length):
+                k = N(left + i)
+                t[k] = encode_element(s[k] * f, nan, shift, normal, ceiling, lift, base, drop, sign)
 
 
 @njit
 def _encode_integers(
     x: Any, at: int, pitch: int, rows: int, columns: int, across: int, along: int,
-    multiplier: Any, encoder: Any, fill: Any, codes: Any, to: int, to_pitch: int,
+    multiplier: Any, numbers: Any, nan: Any, codes: Any, to: int, to_pitch: int,
 ) -> None:  # fmt: skip
     blocks = (columns + along - 1) // along
-    one, least, most = bits_float(encoder[1]), bits_float(encoder[2]), bits_float(encoder[3])
+    one, least, most, mask = bits_float(numbers[1]), bits_float(numbers[2]), bits_float(numbers[3]), numbers[5]
     for r in range(rows):
+        s, t = x[at + r * pitch : at + r * pitch + columns], codes[to + r * to_pitch : to + r * to_pitch + columns]
+        factors = multiplier[r // across * blocks : (r // across + 1) * blocks]
         for b in range(blocks):
-            length = min(along, columns - b * along)
-            start, stop = at + r * pitch + b * along, to + r * to_pitch + b * along
-            s, t = x[start : start + length], codes[stop : stop + length]
-            f = multiplier[r // across * blocks + b]
-            if f == f:
-                for i in range(length):
-                    t[i] = encode_integer(s[i] * f, one, least, most, encoder[4], encoder[5])
-            else:
-                for i in range(length):
-                    t[i] = fill
+            f = factors[b]
+            left, length = b * along, min(along, columns - b * along)
+            for i in range(length):
+                k = N(left + i)
+                t[k] = encode_integer(s[k] * f, one, least, most, nan, mask)
 
 
 def encode_blocks(
-    source: Place, shape: tuple[int, int], block: tuple[int, int], multiplier: np.ndarray, encoder: np.ndarray,
-    fill: int, target: Place,
+    source: Place, shape: tuple[int, int], block: tuple[int, int], multiplier: np.ndarray, numbers: np.ndarray,
+    nan: int, target: Place,
 ) -> None:  # fmt: skip
-    """Write ``cast(x * multiplier of its block)``, one code per byte; ``fill`` where the multiplier is NaN."""
-    kernel = _encode_integers if encoder[0] else _encode_floats
+    """Write ``cast(x * multiplier of its block)``, one code per byte; ``nan`` where the product is NaN.
+
+    A block with a NaN multiplier gets ``nan`` throughout: no other element of such a format is NaN here, or its NaN
+    code is the fill of a NaN block.
+    """
+    kernel = _encode_integers if numbers[0] else _encode_floats
     codes, to, pitch = target
-    kernel(*source, *shape, *block, multiplier, encoder, np.uint32(fill), codes, to, pitch)
+    kernel(*source, *shape, *block, multiplier, numbers, np.uint32(nan), codes, to, pitch)
 
 
 @njit
@@ -221,24 +219,30 @@ def pack(codes: Any, pitch: int, rows: int, columns: int, packed: Any, to: int, 
 
 
 @njit
+def unpack(packed: Any, at: int, pitch: int, rows: int, columns: int, codes: Any) -> None:
+    """Write the 4-bit codes of a panel one per byte, rows without gaps."""
+    for r in range(rows):
+        s, t = packed[at + r * pitch : at + r * pitch + (columns + 1) // 2], codes[r * columns : (r + 1) * columns]
+        for i in range(columns // 2):
+            t[2 * i], t[2 * i + 1] = s[i] & 15, s[i] >> 4
+        if columns % 2:
+            t[columns - 1] = s[columns // 2] & 15
+
+
+@njit
 def decode_blocks(
-    codes: Any, at: int, pitch: int, packed: bool, rows: int, columns: int, across: int, along: int,
+    codes: Any, at: int, pitch: int, rows: int, columns: int, across: int, along: int,
     table: Any, factor: Any, tensor: Any, values: Any, to: int, to_pitch: int,
 ) -> None:  # fmt: skip
     """Write ``fl(fl(table[code] * factor of its block) * tensor)``."""
     blocks = (columns + along - 1) // along
     for r in range(rows):
-        s = codes[at + r * pitch : at + r * pitch + ((columns + 1) // 2 if packed else columns)]
+        s = codes[at + r * pitch : at + r * pitch + columns]
+        t = values[to + r * to_pitch : to + r * to_pitch + columns]
+        factors = factor[r // across * blocks : (r // across + 1) * blocks]
         for b in range(blocks):
-            left = b * along
-            length = min(along, columns - left)
-            t = values[to + r * to_pitch + left : to + r * to_pitch + left + length]
-            f = factor[r // across * blocks + b]
-            if packed:
-                for i in range(length):
-                    code = (s[(left + i) // 2] >> (4 * ((left + i) & 1))) & 15
-                    t[i] = table[code] * f * tensor
-            else:
-                part = s[left : left + length]
-                for i in range(length):
-                    t[i] = table[part[i]] * f * tensor
+            f = factors[b]
+            left, length = b * along, min(along, columns - b * along)
+            for i in range(length):
+                k = N(left + i)
+                t[k] = table[s[k]] * f * tensor

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nvfp.kernels.cpu._njit import U, bits_float, float_bits, inline
+from nvfp.kernels.cpu._njit import U, bits_float, float_bits, inline, shifted_left, shifted_right
 
 _BIAS_STEP = np.float32(2.0**112)  # between the exponent biases of float16 and float32
 _ROUNDER = np.float32(1.5 * 2**23)  # adding it rounds to an integer in the low bits
@@ -23,11 +23,42 @@ def encode_code(
     """
     u = float_bits(x)
     a = U(u & U(0x7FFFFFFF))
-    code = U(U(U(U(a + half) + U(U(a >> shift) & U(1))) >> shift) - offset)
+    code = U(shifted_right(U(U(a + half) + U(shifted_right(a, shift) & U(1))), shift) - offset)
     code = U(float_bits(bits_float(a) + bits_float(magic)) - magic) if a < normal else code
     code = top if code > most else code
-    code = U(code | U(U(u >> U(31)) << sign))
+    code = U(code | shifted_left(U(u >> U(31)), sign))
     return nan if a > U(0x7F800000) else code
+
+
+@inline
+def encode_element(
+    x: Any, nan: Any, shift: Any, normal: Any, ceiling: Any, lift: Any, base: Any, drop: Any, sign: Any
+) -> Any:
+    """`encode_code` for elements of at most 8 bits (`_tables.element_encoder` gives the numbers), in fewer steps.
+
+    The magnitude, cut to ``ceiling``, plus a power of two whose last place is the step of the format there: that adds
+    the number of steps, the hidden bit included, to the power's low bits, which are 0. Only the low byte counts.
+    """
+    u = float_bits(x)
+    a = U(u & U(0x7FFFFFFF))
+    a = a if a < ceiling else ceiling
+    e = U((a if a > normal else normal) & U(0x7F800000))
+    steps = float_bits(bits_float(a) + bits_float(U(e + lift)))
+    code = U(steps + U(shifted_right(e, shift) - base))
+    code = U(code | U(shifted_right(u, drop) & sign))
+    return code if x == x else nan
+
+
+@inline
+def round_element(x: Any, normal: Any, ceiling: Any, lift: Any) -> Any:
+    """The value of that code; of NaN the largest element."""
+    u = float_bits(x)
+    a = U(u & U(0x7FFFFFFF))
+    a = a if a < ceiling else ceiling
+    e = U((a if a > normal else normal) & U(0x7F800000))
+    power = bits_float(U(e + lift))
+    value = float_bits(bits_float(a) + power - power)
+    return bits_float(U(value | U(u & U(0x80000000))) if x == x else ceiling)
 
 
 @inline

@@ -13,13 +13,12 @@ from nvfp.dtypes.elements import Element
 from nvfp.dtypes.stochastic import Random, random_bits
 from nvfp.kernels._stochastic import Rng
 from nvfp.kernels.cpu._blocks import Place
-from nvfp.kernels.cpu._njit import U, bits_float, float_bits, inline, njit
+from nvfp.kernels.cpu._njit import N, U, bits_float, float_bits, inline, njit, shifted_left, shifted_right
 from nvfp.kernels.cpu._philox import fill_words
 from nvfp.kernels.cpu._pool import run_chunks
 
 _GROUPS = 1 << 12  # of a chunk
 _MOST = np.float32(2.0**30)
-_ROUNDER = np.float32(2.0**23)
 
 
 def random_numbers(shape: tuple[int, ...], element: Element, rng: Rng, lane: int) -> Random:
@@ -73,16 +72,12 @@ def cut_code(
     e = normal if e < normal else e
     moved = bits_float(a) + np.float32(r) * bits_float(U(e - unit))
     bits = float_bits(moved)
-    # Below the smallest normal number: the whole part, from a sum that rounds to an integer (no conversion of floats to
-    # unsigned integers, which stops vectorization).
-    v = moved * steps
-    near = v + _ROUNDER
-    low = U(U(float_bits(near) & U(0x7FFFFF)) - (U(1) if near - _ROUNDER > v else U(0)))
-    code = low if bits < normal else U(U(bits >> shift) - offset)
+    # Conversions to unsigned integers would stop vectorization. Below the smallest normal number all are small.
+    code = U(np.int32(moved * steps)) if bits < normal else U(shifted_right(bits, shift) - offset)
     code = top if code > most else code
     code = infinity if a == U(0x7F800000) else code
-    code = U(code | U(U(u >> U(31)) << sign))
-    return nan if a > U(0x7F800000) else code
+    code = U(code | shifted_left(U(u >> U(31)), sign))
+    return code if x == x else nan
 
 
 @inline
@@ -90,59 +85,54 @@ def cut_integer(x: Any, r: Any, one: Any, unit: Any, most: Any, nan: Any, mask: 
     """The two's complement code of ``x * one``: its magnitude up by ``r`` units, then cut down."""
     u = float_bits(x)
     y = abs(x) * one + np.float32(r) * unit
-    k = U(min(y, _MOST))
-    limit = U(most + (u >> U(31)))
+    k = U(np.int32(y if y < _MOST else _MOST))
+    limit = U(most + U(u >> U(31)))
     k = limit if k > limit else k
-    code = U(U(U(0) - k) & mask) if u >> U(31) else k
+    code = U(U(U(0) - k) & mask) if u > U(0x7FFFFFFF) else k
     return code if x == x else nan
 
 
 @njit
 def _cut_floats(
     x: Any, at: int, pitch: int, rows: int, columns: int, across: int, along: int, multiplier: Any, numbers: Any,
-    fill: Any, random: Any, random_at: int, random_pitch: int, codes: Any, to: int, to_pitch: int,
+    nan: Any, random: Any, random_at: int, random_pitch: int, codes: Any, to: int, to_pitch: int,
 ) -> None:  # fmt: skip
     blocks = (columns + along - 1) // along
     shift, offset, normal, unit, steps = numbers[1], numbers[2], numbers[3], numbers[4], bits_float(numbers[5])
-    most, top, nan, sign, infinity = numbers[6], numbers[7], numbers[8], numbers[9], numbers[10]
-    scaled = np.empty(columns, np.float32)  # whole rows: loops over short blocks would not be vectorized
+    most, top, sign, infinity = numbers[6], numbers[7], numbers[9], numbers[10]
     for r in range(rows):
-        s = x[at + r * pitch : at + r * pitch + columns]
+        s, t = x[at + r * pitch : at + r * pitch + columns], codes[to + r * to_pitch : to + r * to_pitch + columns]
         d = random[random_at + r * random_pitch : random_at + r * random_pitch + columns]
-        t = codes[to + r * to_pitch : to + r * to_pitch + columns]
         for b in range(blocks):
             f = multiplier[r // across * blocks + b]
-            part, come = scaled[b * along : (b + 1) * along], s[b * along : (b + 1) * along]
-            for i in range(part.size):
-                part[i] = come[i] * f
-        for i in range(columns):
-            t[i] = cut_code(scaled[i], d[i], shift, offset, normal, unit, steps, most, top, nan, sign, infinity)
-        for b in range(blocks):
-            f = multiplier[r // across * blocks + b]
-            if f != f:
-                t[b * along : (b + 1) * along] = fill
+            left, length = b * along, min(along, columns - b * along)
+            for i in range(length):
+                k = N(left + i)
+                t[k] = cut_code(s[k] * f, d[k], shift, offset, normal, unit, steps, most, top, nan, sign, infinity)
 
 
 @njit
 def _cut_integers(
     x: Any, at: int, pitch: int, rows: int, columns: int, across: int, along: int, multiplier: Any, numbers: Any,
-    fill: Any, random: Any, random_at: int, random_pitch: int, codes: Any, to: int, to_pitch: int,
+    nan: Any, random: Any, random_at: int, random_pitch: int, codes: Any, to: int, to_pitch: int,
 ) -> None:  # fmt: skip
     blocks = (columns + along - 1) // along
-    one, unit = bits_float(numbers[1]), bits_float(numbers[2])
+    one, unit, most, mask = bits_float(numbers[1]), bits_float(numbers[2]), numbers[3], numbers[5]
     for r in range(rows):
-        for c in range(columns):
-            f = multiplier[r // across * blocks + c // along]
-            y = x[at + r * pitch + c] * f
-            d = random[random_at + r * random_pitch + c]
-            code = cut_integer(y, d, one, unit, numbers[3], numbers[4], numbers[5])
-            codes[to + r * to_pitch + c] = code if f == f else fill
+        s, t = x[at + r * pitch : at + r * pitch + columns], codes[to + r * to_pitch : to + r * to_pitch + columns]
+        d = random[random_at + r * random_pitch : random_at + r * random_pitch + columns]
+        for b in range(blocks):
+            f = multiplier[r // across * blocks + b]
+            left, length = b * along, min(along, columns - b * along)
+            for i in range(length):
+                k = N(left + i)
+                t[k] = cut_integer(s[k] * f, d[k], one, unit, most, nan, mask)
 
 
 def cut_blocks(
     source: Place, shape: tuple[int, int], block: tuple[int, int], multiplier: np.ndarray, numbers: np.ndarray,
-    fill: int, random: Place, target: Place,
+    nan: int, random: Place, target: Place,
 ) -> None:  # fmt: skip
-    """Write the codes of ``x * multiplier of its block`` by random numbers; ``fill`` where the multiplier is NaN."""
+    """Write the codes of ``x * multiplier of its block`` by random numbers; ``nan`` as in `_blocks.encode_blocks`."""
     kernel: Callable[..., None] = _cut_integers if numbers[0] else _cut_floats
-    kernel(*source, *shape, *block, multiplier, numbers, np.uint32(fill), *random, *target)
+    kernel(*source, *shape, *block, multiplier, numbers, np.uint32(nan), *random, *target)

@@ -15,7 +15,7 @@ import numpy as np
 
 from nvfp.kernels.cpu._blocks import Place
 from nvfp.kernels.cpu._move import Geometry, move
-from nvfp.kernels.cpu._pool import run_chunks
+from nvfp.kernels.cpu._pool import run_chunks, threads
 
 PANEL = 1 << 15  # values: 128 KiB of float32, which stays in the second-level cache
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -141,11 +141,11 @@ def flattest(x: np.ndarray) -> np.ndarray:
 
 
 def panels(
-    matrices: int, rows: int, columns: int, *, across: int = 1, along: int = 1, stripes: bool = False
+    matrices: int, rows: int, columns: int, *, across: int = 1, along: int = 1, stripes: bool = False, size: int = PANEL
 ) -> list[Panel]:
-    """Cut ``matrices`` of rows x columns into panels of whole units of across x along."""
-    width = max(along, (_STRIPE if stripes else PANEL // across) // along * along)
-    height = max(across, PANEL // min(width, columns) // across * across)
+    """Cut ``matrices`` of rows x columns into panels of whole units of across x along, of about ``size`` values."""
+    width = max(along, (_STRIPE if stripes else size // across) // along * along)
+    height = max(across, size // min(width, columns) // across * across)
     return [
         Panel(m * rows + r, min(height, rows - r), c, min(width, columns - c))
         for m in range(matrices)
@@ -154,10 +154,15 @@ def panels(
     ]
 
 
-def panels_of(*arrays: Rows) -> list[Panel]:
+def large_panels(values: int) -> int:
+    """The size of panels for work of several kernels each: larger where all threads still get some, as calls cost."""
+    return min(4 * PANEL, max(PANEL, values // (4 * threads())))
+
+
+def panels_of(*arrays: Rows, size: int = PANEL) -> list[Panel]:
     """Panels for arrays whose rows are counted alike, without blocks."""
     first, stripes = arrays[0], any(a.pitch is None for a in arrays)
-    return panels(1, first.d1 * first.d2, first.n, stripes=stripes)
+    return panels(1, first.d1 * first.d2, first.n, stripes=stripes, size=PANEL if stripes else size)
 
 
 def for_panels(work: Any, todo: list[Panel], *scratch: np.dtype) -> None:

@@ -47,6 +47,24 @@ def encoder(element: Element, overflow: Overflow) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
+def element_encoder(element: Element, overflow: Overflow) -> np.ndarray:
+    """Return the uint32 constants of `_encode.encode_element` or `encode_integer`, after a kind flag, but the NaN code.
+
+    Floats: [0, shift, bits of the smallest normal, bits of the ceiling, exponent steps to the last place, exponent code
+    of the smallest normal, places from the sign to its place in a code, sign code]. Integers: see `encoder`.
+    """
+    if element.integer:
+        return encoder(element, overflow)
+    m = element.mantissa_bits
+    shift, normal = 23 - m, (128 - element.bias) << 23
+    top = element.max_code if overflow == "saturate" else element.overflow_code
+    # An overflow has the code above the largest one, as if the grid went on.
+    ceiling = _bits(element.max + (top - element.max_code) * 2.0 ** (element.emax - m))
+    drop, sign = 32 - element.bits, element.sign_code
+    return np.array([0, shift, normal, ceiling, shift << 23, normal >> shift, drop, sign], np.uint32)
+
+
+@lru_cache(maxsize=64)
 def decode_table(element: Element) -> np.ndarray:
     """Return the float32 value of each of 256 (65,536) codes of one (two) bytes; codes of narrower formats repeat.
 

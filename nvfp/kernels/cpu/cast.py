@@ -10,9 +10,10 @@ from nvfp.dtypes.codec import Overflow, Rounding, encode, round_to_odd32
 from nvfp.dtypes.elements import Element
 from nvfp.kernels._check import FLOATS
 from nvfp.kernels.cpu._blocks import encode_blocks, encode_powers
+from nvfp.kernels.cpu._pool import run_chunks
 from nvfp.kernels.cpu._stochastic import cut_blocks, cutter
-from nvfp.kernels.cpu._strided import Panel, Rows, copy_rows, fold, for_panels, panels_of, rows_of
-from nvfp.kernels.cpu._tables import decode_table, encoder
+from nvfp.kernels.cpu._strided import PANEL, Panel, Rows, copy_rows, fold, for_panels, panels_of, rows_of
+from nvfp.kernels.cpu._tables import decode_table, element_encoder
 
 _FLOAT32, _FLOAT64, _UINT8 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.uint8)
 _ONE = np.ones(1, np.float32)
@@ -60,7 +61,16 @@ def _table(
 
 def _look_up(codes: np.ndarray, table: np.ndarray, out: np.ndarray) -> None:
     bits = np.dtype(f"uint{8 * table.dtype.itemsize}")  # NumPy moves plain integers fastest
-    np.take(table.view(bits), codes, out=out.view(bits), mode="clip")
+    come, into = codes, out.view(bits)
+    if not (come.flags.c_contiguous and into.flags.c_contiguous):
+        np.take(table.view(bits), come, out=into, mode="clip")
+        return
+    come, into = come.reshape(-1), into.reshape(-1)
+
+    def work(start: int, stop: int) -> None:
+        np.take(table.view(bits), come[start:stop], out=into[start:stop], mode="clip")
+
+    run_chunks(work, come.size, grain=2 * PANEL)
 
 
 def _per_panel(x: np.ndarray, out: np.ndarray, work: Any, *scratch: np.dtype) -> None:
@@ -92,10 +102,14 @@ def _convert(x: np.ndarray, out: np.ndarray) -> None:
     _per_panel(x, out, work, _FLOAT32)
 
 
+def _numbers(target: Element, overflow: Overflow, rounding: Rounding) -> np.ndarray:
+    return element_encoder(target, overflow) if rounding == "even" else cutter(target, overflow, rounding)
+
+
 def _encode(x: np.ndarray, out: np.ndarray, target: Element, overflow: Overflow, rounding: Rounding) -> None:
     """Float to codes of a narrow format."""
     even = rounding == "even"
-    numbers = encoder(target, overflow) if even else cutter(target, overflow, rounding)
+    numbers = _numbers(target, overflow, rounding) if target.signed else _ONE
     carries = (np.uint32(0x400000), np.uint32(0x600000)) if even else (np.uint32(0), np.uint32(0x800000))
     top = np.uint32(target.max_code if overflow == "saturate" else target.overflow_code)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from nvfp.kernels.cpu._blocks import decode_blocks
-from nvfp.kernels.cpu._strided import Panel, Rows, fold, for_panels, panels, rows_of
+from nvfp.kernels.cpu._blocks import decode_blocks, unpack
+from nvfp.kernels.cpu._strided import PANEL, Panel, Rows, fold, for_panels, large_panels, panels, rows_of
 from nvfp.kernels.cpu._tables import decode_table
 from nvfp.kernels.operand import Operand
 
@@ -27,8 +27,10 @@ def dequantize(operand: Operand, dtype: np.dtype, *, tensor_factors: bool, out: 
     stored = np.swapaxes(out, -1, -2) if operand.transposed else out
     target = fold(np.moveaxis(stored, axis, -1) if out.ndim else out, matrices=across > 1)
     if target is None:
-        whole = dequantize(operand, dtype, tensor_factors=tensor_factors, out=None)
-        np.copyto(out, whole)
+        # In stored order first: contiguous values always have such a view, transposed ones of four axes need not.
+        straight = operand.T if operand.transposed else operand
+        whole = dequantize(straight, dtype, tensor_factors=tensor_factors, out=None)
+        np.copyto(out, whole.swapaxes(-1, -2) if operand.transposed else whole)
         return out
     source = rows_of(operand.codes, axis, matrices=across > 1)
     tensor = operand.tensor_scale if tensor_factors and operand.tensor_scale is not None else 1.0
@@ -56,10 +58,11 @@ def _decode(source: Rows, target: Rows, operand: Operand, factors: np.ndarray, t
     across, along = fmt.block_shape or (1, 1)
     matrices, rows = (target.d1, target.d2) if across > 1 else (1, target.d1 * target.d2)
 
-    def work(panel: Panel, raw: np.ndarray, values: np.ndarray) -> None:
+    def work(panel: Panel, raw: np.ndarray, values: np.ndarray, single: np.ndarray) -> None:
         row, height, column, length = panel
-        stored = Panel(row, height, column // 2, -(-length // 2)) if packed else panel
-        codes, at, pitch = source.load(stored, raw)
+        if packed:
+            unpack(*source.load(Panel(row, height, column // 2, -(-length // 2)), raw), height, length, single)
+        codes, at, pitch = (single, 0, length) if packed else source.load(panel, raw)
         block, factor = (height, length), factors.reshape(-1)
         if fmt.block is not None:
             m, r, c = row // rows, row % rows // across, column // along
@@ -67,10 +70,12 @@ def _decode(source: Rows, target: Rows, operand: Operand, factors: np.ndarray, t
             block, factor = (across, along), np.ascontiguousarray(part).reshape(-1)
         place = target.place(panel) if target.dtype == _FLOAT32 else None
         to = place or (values, 0, length)
-        decode_blocks(codes, at, pitch, packed, height, length, block[0], block[1], table, factor, tensor, *to)
+        decode_blocks(codes, at, pitch, height, length, block[0], block[1], table, factor, tensor, *to)
         if place is None:
             target.store(panel, values)
 
     unit = math.lcm(along, 2) if packed else along
     stripes = source.pitch is None or target.pitch is None
-    for_panels(work, panels(matrices, rows, n, across=across, along=unit, stripes=stripes), _UINT8, _FLOAT32)
+    size = PANEL if stripes else large_panels(matrices * rows * n)
+    todo = panels(matrices, rows, n, across=across, along=unit, stripes=stripes, size=size)
+    for_panels(work, todo, _UINT8, _FLOAT32, _UINT8)

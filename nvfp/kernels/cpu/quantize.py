@@ -36,10 +36,10 @@ from nvfp.kernels.cpu._blocks import (
     scales,
 )
 from nvfp.kernels.cpu._conventions import convert_blocks, converter
-from nvfp.kernels.cpu._levels import Levels, level_scales, levels, row_levels
+from nvfp.kernels.cpu._levels import SCRATCH, Levels, level_scales, levels, row_levels
 from nvfp.kernels.cpu._stochastic import cut_blocks, cutter, random_numbers
-from nvfp.kernels.cpu._strided import Panel, Rows, for_panels, panels, rows_of
-from nvfp.kernels.cpu._tables import FLOAT_SCALE, LARGEST_FINITE, ScaleRule, encoder, scale_rule
+from nvfp.kernels.cpu._strided import PANEL, Panel, Rows, for_panels, large_panels, panels, rows_of
+from nvfp.kernels.cpu._tables import FLOAT_SCALE, LARGEST_FINITE, ScaleRule, element_encoder, scale_rule
 from nvfp.kernels.cpu.scale_layout import scale_layout as tile_scales
 from nvfp.kernels.cpu.transpose import transpose
 from nvfp.kernels.operand import Operand, OperandPair, ScaleLayout, codes_shape, scale_shape
@@ -155,7 +155,8 @@ def _leveled(
         return _Tensor(floats, tensor_scale=stored.reshape(lines), fill=rule.fill, levels=found)
     if given is None and tensor_scale is not None:
         s_enc = exact.s_enc_from_tensor_scale(tensor_scale)
-        largest = np.float32(tensor_scale) * np.float32(fmt.element.max * bound)
+        with np.errstate(over="ignore"):  # an infinite A: both candidates err by inf or NaN, map-to-6 stays
+            largest = np.float32(tensor_scale) * np.float32(fmt.element.max * bound)
     else:
         s_enc = exact.s_enc(largest, fmt.element, fmt.scale, bound)
     if tensor_scale is None:
@@ -184,11 +185,12 @@ def _as_scale(stored: np.ndarray, rule: ScaleRule) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _Cast:
-    """How elements become codes: constants of the kernel, and the random numbers of stochastic rounding."""
+    """How elements become codes: constants of the kernel, and what cuts them (random numbers, or none: toward zero)."""
 
     numbers: np.ndarray
     steps: Steps = PLAIN
     random: np.ndarray | None = None
+    cut: bool = False
 
     @classmethod
     def of(
@@ -198,10 +200,9 @@ class _Cast:
         if steps != PLAIN:
             return cls(converter(element, overflow, steps), steps)
         if rounding == "even":
-            return cls(encoder(element, overflow))
-        if rng is None:  # toward zero: all numbers 0, in a memory of one
-            return cls(cutter(element, overflow, rounding), random=np.broadcast_to(np.zeros((), np.uint8), shape))
-        return cls(cutter(element, overflow, rounding), random=random_numbers(shape, element, rng, lane))
+            return cls(element_encoder(element, overflow))
+        random = None if rng is None else random_numbers(shape, element, rng, lane)
+        return cls(cutter(element, overflow, rounding), random=random, cut=True)
 
     def transposed(self) -> _Cast:
         return self if self.random is None else dataclasses.replace(self, random=self.random.T)
@@ -251,7 +252,7 @@ def _rows(source: Rows, axis: int, fmt: QuantDType, tensor: _Tensor, cast: _Cast
 
     def work(
         panel: Panel, values: np.ndarray, raw: np.ndarray, bits: np.ndarray, stored: np.ndarray, factor: np.ndarray,
-        *drawn: np.ndarray,
+        *more: np.ndarray,
     ) -> None:  # fmt: skip
         row, height, column, length = panel
         place, shape, block = source.load(panel, values), (height, length), (across, along)
@@ -261,7 +262,7 @@ def _rows(source: Rows, axis: int, fmt: QuantDType, tensor: _Tensor, cast: _Cast
             if tensor.levels is None:
                 scales(rule, rule.ints, tensor.floats, bits, high * wide, stored, factor)
             else:
-                level_scales(place, shape, block, bits, row, tensor.levels, stored, factor)
+                level_scales(place, shape, block, bits, row, tensor.levels, stored, factor, more[:4])
             m, r, c = row // rows, row % rows // across, column // along
             scale[m, r : r + high, c : c + wide] = _as_scale(stored[: high * wide], rule).reshape(high, wide)
         else:
@@ -269,17 +270,21 @@ def _rows(source: Rows, axis: int, fmt: QuantDType, tensor: _Tensor, cast: _Cast
         target = (raw, 0, length) if packed else (flat, row * width + column, width)
         if cast.steps != PLAIN:
             convert_blocks(place, shape, block, factor, cast.numbers, tensor.fill, target)
-        elif random is None:
+        elif not cast.cut:
             encode_blocks(place, shape, block, factor, cast.numbers, tensor.fill, target)
         else:
-            numbers = random.load(panel, drawn[0])
+            numbers = (np.zeros(length, np.uint8), 0, 0) if random is None else random.load(panel, more[-1])
             cut_blocks(place, shape, block, factor, cast.numbers, tensor.fill, numbers, target)
         if packed:
             pack(raw, length, height, length, flat, row * width + column // 2, width)
 
     unit = math.lcm(along, 2) if packed else along
-    buffers = _BUFFERS if random is None else (*_BUFFERS, random.dtype)
-    for_panels(work, panels(matrices, rows, n, across=across, along=unit, stripes=source.pitch is None), *buffers)
+    searched = () if tensor.levels is None else SCRATCH
+    buffers = (*_BUFFERS, *searched, *(() if random is None else (random.dtype,)))
+    straight = source.pitch is not None
+    size = large_panels(codes.shape[0] * n) if straight else PANEL
+    todo = panels(matrices, rows, n, across=across, along=unit, stripes=not straight, size=size)
+    for_panels(work, todo, *buffers)
     return codes, scale
 
 

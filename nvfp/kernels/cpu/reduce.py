@@ -137,6 +137,24 @@ def _sums(rows: np.ndarray) -> np.ndarray:
     return out
 
 
+def sum_flat(x: np.ndarray) -> Any:
+    """The tree over all elements of a contiguous array, as a scalar of its dtype."""
+    flat = x.reshape(-1)
+    return x.dtype.type(_sum_flat(flat if flat.flags.writeable else flat.copy()))
+
+
+@njit
+def _sum_flat(x: np.ndarray) -> Any:
+    """Tree over a vector, level by level."""
+    n = x.size
+    part = np.empty((n + 1) // 2 + 1, x.dtype)
+    for j in range(n // 2):
+        part[j] = x[2 * j] + x[2 * j + 1]
+    if n & 1:
+        part[n // 2] = x[n - 1]
+    return _fold_few(part, (n + 1) // 2)
+
+
 @njit
 def _sum_rows(x: np.ndarray, out: np.ndarray) -> None:
     """``out[i]`` = tree over ``x[i, :]``, in blocks of 256; ``stack`` keeps one node per level (binary counter)."""

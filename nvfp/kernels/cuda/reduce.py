@@ -23,6 +23,7 @@ _OPS = {"sum": 0, "mean": 0, "sumsq": 0, "prod": 1, "max": 2, "min": 3, "all": 4
 _EMPTY: dict[str, Any] = {"sum": 0, "sumsq": 0, "prod": 1, "mean": float("nan"), "all": True, "any": False}
 _BOOL, _INT32, _INT64 = np.dtype(np.bool_), np.dtype(np.int32), np.dtype(np.int64)
 _ROWS = 16  # per thread of reduce_columns
+_LARGEST_GRID = 2**31 - 1
 
 
 class Layout(NamedTuple):
@@ -115,6 +116,8 @@ def layout_of(shape: Shape, strides: Shape, axes: tuple[int, ...]) -> Layout | N
     if outer_strides[-1] != 1 or len(outer) > 2:
         return None
     batch, batch_stride = (outer[0], outer_strides[0]) if len(outer) == 2 else (1, 0)
+    if batch * -(-inner[0] // _ROWS) * -(-outer[-1] // 32) > _LARGEST_GRID:  # blocks that `_columns` might need
+        return None
     return Layout(batch, inner[0], outer[-1], batch_stride, inner_strides[0])
 
 

@@ -85,7 +85,8 @@ __device__ __forceinline__ float above_zero(float x) { return fmaxf(x, __uint_as
 template <class E, class S, bool Modelopt>
 __device__ __forceinline__ float divided_tensor_factor(const float* amax, const float* given) {
   if constexpr (Modelopt) {
-    return given != nullptr ? *given : tensor_scale_from_amax<E, S>(*amax);
+    const float g = given != nullptr ? *given : tensor_scale_from_amax<E, S>(*amax);
+    return (__float_as_uint(g) & 0x7fffffffu) < 0x7f800000u ? g : 1.0f;
   } else {
     const float factor = amax != nullptr ? __fmul_rn(__fdiv_rn(1.0f, *amax), product_of_largest<E, S>()) : __fdiv_rn(1.0f, *given);
     return (__float_as_uint(factor) & 0x7fffffffu) < 0x7f800000u ? factor : 1.0f;

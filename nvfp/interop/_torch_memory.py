@@ -1,0 +1,103 @@
+"""Torch tensors as Arrays and back over the same memory, on torch's current stream."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.convert import from_dlpack
+from nvfp.kernels.operand import Operand, OperandPair
+from nvfp.optional import need
+
+
+def to_array(tensor: Any, requires_grad: bool = False) -> Array:
+    """Return an Array over a tensor's memory; its history stays behind.
+
+    Args:
+        tensor: dense torch tensor on the CPU or on CUDA.
+        requires_grad: whether nvfp records what is done with it.
+    """
+    x = from_dlpack(tensor.detach())
+    x.requires_grad = requires_grad
+    return x
+
+
+def to_tensor(x: Array) -> Any:
+    """Return a torch tensor over the memory of an Array; its history stays behind."""
+    return need("torch", extra="torch").from_dlpack(x.detach())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Stream:
+    """A CUDA stream by its handle, as the stream protocol has it; torch's own streams speak it in new releases only."""
+
+    handle: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+@contextlib.contextmanager
+def current_stream(device: Any) -> Iterator[None]:
+    """Launch what nvfp does inside on torch's current stream of a torch device.
+
+    Args:
+        device: ``tensor.device``.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    cupy = need("cupy", extra="cuda13")
+    pointer = need("torch", extra="torch").cuda.current_stream(device).cuda_stream
+    stream = cupy.cuda.Stream.from_external(_Stream(pointer)) if pointer else cupy.cuda.Stream.null
+    with cupy.cuda.Device(device.index), stream:
+        yield
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Column:
+    """The place of an `OperandPair` among saved values: its column copy without memory, and where its tensors were."""
+
+    operand: Operand | None
+    addresses: tuple[int, ...]
+
+
+def take_apart(saved: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
+    """Split the saved values of `nvfp.nn.functional.linear` into tensors and a template without memory.
+
+    Torch frees, offloads and checks only what it is given as tensors. Backward reads column copies only.
+
+    Returns:
+        Torch tensors over the operands' memory, and what `put_together` makes the values of again.
+    """
+    tensors: list[Any] = []
+    template: list[Any] = []
+    for value in saved:
+        if isinstance(value, OperandPair):
+            arrays = () if value.col is None else value.col.arrays()
+            bare = value.col and dataclasses.replace(value.col, codes=None, scale=None, tensor_scale=None)
+            own = [to_tensor(wrap(a)) for a in arrays]
+            tensors += own
+            template.append(_Column(bare, tuple(t.data_ptr() for t in own)))
+        else:
+            template.append(value)
+    return tensors, tuple(template)
+
+
+def put_together(template: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...]:
+    """Undo `take_apart`."""
+    left = iter(tensors)
+    return tuple(_pair(v, [next(left) for _ in v.addresses]) if isinstance(v, _Column) else v for v in template)
+
+
+def _pair(column: _Column, tensors: Sequence[Any]) -> OperandPair:
+    if column.operand is None:
+        return OperandPair(None, None)
+    codes, scale, *rest = (to_array(t).raw for t in tensors)
+    # A copy (offloaded and brought back) has no rows behind those that it shows.
+    padded_rows = column.operand.padded_rows if tensors[0].data_ptr() == column.addresses[0] else 0
+    parts = {"codes": codes, "scale": scale, "tensor_scale": rest[0] if rest else None, "padded_rows": padded_rows}
+    return OperandPair(None, dataclasses.replace(column.operand, **parts))
