@@ -73,6 +73,7 @@ STEMS: dict[str, Stem] = {
                 "quantize_block1d.cu",
                 "quantize_block2d.cu",
                 "quantize_block128.cu",
+                "quantize_pair.cu",
                 "quantize_levels.cu",
             ),
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from nvfp.kernels.cuda._types import ctype
 from nvfp.kernels.cuda._xp import cp
 
 _FORWARD, _BACKWARD, _COLUMNS, _FINISH = 1, 2, 3, 4  # PASS
-_BLOCK = {False: 128, True: 256}  # threads to fill with several rows where rows are short; backward adds their sums up
+_BLOCK = {False: 128, True: 256}  # threads to fill with several rows where a warp takes one; backward adds them up
 _MOST_BLOCKS = 2**30
 _SPREAD = 32  # = norm.cuh's SPREAD
 _NULL = np.int64(0)
@@ -32,7 +32,7 @@ class Plan:
         lanes: threads that share a row.
         chunks: vectors that each of them holds; 0: the row is too long to be held.
         rows: rows of a block.
-        blocks: resident blocks per multiprocessor that registers are kept for (backward).
+        blocks: resident blocks per multiprocessor that registers are kept for.
     """
 
     width: int
@@ -48,7 +48,7 @@ class Plan:
 
 
 @lru_cache(maxsize=1024)
-def plan(backward: bool, columns: int, itemsize: int, width: int) -> Plan:
+def plan(backward: bool, columns: int, itemsize: int, width: int, centered: bool = True) -> Plan:
     """Return how rows of ``columns`` elements are dealt out.
 
     A thread holds at most 64 bytes of a row forward, and 16 elements backward, where it also holds as many
@@ -57,11 +57,16 @@ def plan(backward: bool, columns: int, itemsize: int, width: int) -> Plan:
 
     Example:
         >>> plan(False, 4096, 2, 8)
-        Plan(width=8, lanes=128, chunks=4, rows=1, blocks=1)
+        Plan(width=8, lanes=128, chunks=4, rows=1, blocks=8)
     """
     vectors = columns // width
     if not backward:
-        return _deal(vectors, width, max(4, 16 // width), 1024, _BLOCK[backward]) or Plan(width, 512, 0, 1, 1)
+        # 40, 48 or 64 registers a thread; light: half as much to hold, and more threads
+        light = not centered and 512 < vectors <= 1024
+        most = 2 if light else max(4, 16 // width)
+        dealt = _deal(vectors, width, most, 1024, _BLOCK[backward]) or Plan(width, 512, 0, 1, 1)
+        threads = 1536 if light or dealt.lanes <= 16 else 1280 if dealt.lanes > 128 and width > 1 else 1024
+        return replace(dealt, blocks=max(1, threads // (dealt.lanes * dealt.rows)))
     found = _deal(vectors, width, 8 if width == 1 else 16 // width, 512, _BLOCK[backward])
     if found is None and width == 8:
         found = _deal(vectors, width, 32 // width, 512, _BLOCK[backward])
@@ -73,6 +78,9 @@ def plan(backward: bool, columns: int, itemsize: int, width: int) -> Plan:
 
 def _deal(vectors: int, width: int, most: int, threads: int, block: int) -> Plan | None:
     """Deal vectors to at most so many threads, at most ``most`` to each, with few threads idle at the end."""
+    if vectors <= 16:
+        lanes = 8 if vectors <= 8 else 16
+        return Plan(width, lanes, 1, _BLOCK[True] // lanes, 1)
     top = max(1, min(most, -(-vectors // 32)))
     choices = [(max(1, -(-vectors // (32 * c))) * 32, c) for c in range(top, max(1, top // 2) - 1, -1)]
     fitting = [(lanes, chunks) for lanes, chunks in choices if lanes <= threads]
@@ -120,10 +128,10 @@ def forward(
     """
     rows, columns = x.shape
     given = [p for p in parameters if p is not None]
-    p = plan(False, columns, x.dtype.itemsize, _width(columns, x.dtype.itemsize, x, y, *given))
+    p = plan(False, columns, x.dtype.itemsize, _width(columns, x.dtype.itemsize, x, y, *given), stem == "layer_norm")
     launch(
         kernel(f"{stem}.cu", stem, _defines(_FORWARD, x.dtype, parameters[0].dtype, p)),
-        (min(-(-rows // p.rows), _MOST_BLOCKS),),
+        (min(-(-rows // p.rows), multiprocessors() * 2 * p.blocks if p.chunks == 1 else _MOST_BLOCKS),),
         p.threads,
         (
             x, *map(_or_null, parameters), y, *stats, np.int64(rows), np.int32(columns), np.float32(max(columns, 1)),

@@ -28,8 +28,8 @@ from nvfp.kernels.operand import ScaleLayout
 
 THREADS = 256
 TILE, WIDE_TILE, TILE_128 = (64, 64), (16, 256), (128, 128)  # rows, columns; the wide one makes row copies alone
-BLOCKS, WIDE_BLOCKS = (16, 32, 64), (16, 32, 64, 128, 256)
-Variant = Literal["tensor", "block1d", "block2d", "block128"]
+BLOCKS, PAIRS, WIDE_BLOCKS = (16, 32, 64), (16, 32), (16, 32, 64, 128, 256)
+Variant = Literal["tensor", "block1d", "pair", "block2d", "block128"]
 LAYOUTS: dict[ScaleLayout, int] = {"plain": 0, "tiles128x4": 1, "k_major128": 2}  # as quantize_tile.cuh has them
 Layout = tuple[Any, ...]  # pitch, allocated rows, and whether 16 codes can be stored at once
 
@@ -77,7 +77,7 @@ class TileCall:
         if self.variant == "tensor":
             word = job.amax if job.multiplier is None else job.multiplier
             args = (*source, *rows, *cols, word, epsilon, side.scale, *recorded)
-        elif self.variant in ("block1d", "block128"):
+        elif self.variant in ("block1d", "pair", "block128"):
             args = (*source, *rows, *_words(row), *cols, *_words(col), epsilon, overflow)
         else:
             args = (*source, *rows, *_scale(row), *cols, *_scale(col), side.amax, side.given, epsilon, overflow)
@@ -115,11 +115,11 @@ def tile_call(
         return None
     matrix, swapped = found
     row, col = (where.col, where.row) if swapped else (where.row, where.col)
-    variant = _variant(fmt, len(shape), side.axis, transposes=col is not None)
+    variant = _variant(fmt, len(shape), side.axis, transposes=col is not None, even=rounding == "even")
     if variant is None or (rounding != "even" and (swapped or variant == "block128")):
         return None
-    wide = col is None and variant != "block2d"
-    rows, columns = TILE_128 if variant == "block128" else WIDE_TILE if wide else TILE
+    square = variant in ("block128", "pair", "block2d") or (variant == "tensor" and col is not None)
+    rows, columns = TILE_128 if square else WIDE_TILE if col is None else TILE
     tiles = -(-matrix.rows // rows) * -(-matrix.columns // columns)
     if tiles >= 2**31:
         return None
@@ -144,7 +144,7 @@ def _matrix(shape: Shape, strides: Shape) -> tuple[Cube, bool] | None:
     return None
 
 
-def _variant(fmt: QuantDType, ndim: int, axis: int, *, transposes: bool) -> Variant | None:
+def _variant(fmt: QuantDType, ndim: int, axis: int, *, transposes: bool, even: bool) -> Variant | None:
     if axis != ndim - 1 or fmt.leveled:  # blocks and packing must run along stored rows
         return None
     if fmt.block_shape is None:
@@ -153,6 +153,9 @@ def _variant(fmt: QuantDType, ndim: int, axis: int, *, transposes: bool) -> Vari
     if along == 128 and ndim == 2 and not fmt.element.packed and (across == 128 or (across == 1 and transposes)):
         return "block128"
     if across == 1:
+        tabulates = even and along == 16 and fmt.element.packed and fmt.scale_family == "two_level"  # as NVFP4
+        if along in PAIRS and (transposes or tabulates):
+            return "pair"
         return "block1d" if along in (BLOCKS if transposes else WIDE_BLOCKS) else None
     return "block2d" if across == along and along in BLOCKS and ndim == 2 else None
 

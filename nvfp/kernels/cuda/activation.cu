@@ -6,8 +6,7 @@
 //
 // Macros: T_IN, ACT (the kind's number). `vectors` is n / PER_VECTOR where all addresses are multiples of 16, else 0.
 #include "activation.cuh"
-#include "convert.cuh"
-#include "own.cuh"
+#include "pack.cuh"
 
 constexpr int THREADS = 256;
 constexpr int PER_VECTOR = 16 / sizeof(T_IN);
@@ -16,10 +15,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 activation(const T_IN* x, T_IN* y, long long n, long long vectors) {
   const long long first = (long long)blockIdx.x * THREADS + threadIdx.x, stride = (long long)gridDim.x * THREADS;
   for (long long i = first; i < vectors; i += stride) {
-    Vec<T_IN, PER_VECTOR> v = load_own<T_IN, PER_VECTOR>(x + i * PER_VECTOR);
+    float u[PER_VECTOR];
+    unpack(load_words<T_IN, PER_VECTOR>(x + i * PER_VECTOR), u);
 #pragma unroll
-    for (int j = 0; j < PER_VECTOR; ++j) v.at[j] = store<T_IN>(act<ACT>(load_float(v.at[j])));
-    store_vec(y + i * PER_VECTOR, v);
+    for (int j = 0; j < PER_VECTOR; ++j) u[j] = act<ACT>(u[j]);
+    keep_words(y + i * PER_VECTOR, pack<T_IN, PER_VECTOR>(u));
   }
   for (long long i = vectors * PER_VECTOR + first; i < n; i += stride) y[i] = store<T_IN>(act<ACT>(load_float(x[i])));
 }
@@ -28,11 +28,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 activation_vjp(const T_IN* x, const T_IN* dy, T_IN* dx, long long n, long long vectors) {
   const long long first = (long long)blockIdx.x * THREADS + threadIdx.x, stride = (long long)gridDim.x * THREADS;
   for (long long i = first; i < vectors; i += stride) {
-    Vec<T_IN, PER_VECTOR> v = load_own<T_IN, PER_VECTOR>(x + i * PER_VECTOR);
-    const Vec<T_IN, PER_VECTOR> d = load_own<T_IN, PER_VECTOR>(dy + i * PER_VECTOR);
+    float u[PER_VECTOR], d[PER_VECTOR];
+    const Words<T_IN, PER_VECTOR> v = load_words<T_IN, PER_VECTOR>(x + i * PER_VECTOR);
+    unpack(load_words<T_IN, PER_VECTOR>(dy + i * PER_VECTOR), d);
+    unpack(v, u);
 #pragma unroll
-    for (int j = 0; j < PER_VECTOR; ++j) v.at[j] = store<T_IN>(act_vjp<ACT>(load_float(v.at[j]), load_float(d.at[j])));
-    store_vec(dx + i * PER_VECTOR, v);
+    for (int j = 0; j < PER_VECTOR; ++j) u[j] = act_vjp<ACT>(u[j], d[j]);
+    keep_words(dx + i * PER_VECTOR, pack<T_IN, PER_VECTOR>(u));
   }
   for (long long i = vectors * PER_VECTOR + first; i < n; i += stride)
     dx[i] = store<T_IN>(act_vjp<ACT>(load_float(x[i]), load_float(dy[i])));

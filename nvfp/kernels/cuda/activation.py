@@ -16,6 +16,7 @@ from nvfp.kernels.cuda._xp import cp
 
 _SOURCE, _GATED = "activation.cu", "activation_gated.cu"
 _THREADS = 256  # = THREADS of both
+_PER_SM = 64  # several waves of blocks: faster than few that loop
 
 
 def _defines(dtype: np.dtype, kind: str) -> Defines:
@@ -27,7 +28,7 @@ def _run(name: str, kind: str, arrays: tuple[Any, ...]) -> Any:
     y = arrays[-1]
     per_vector = 16 // y.dtype.itemsize
     vectors = y.size // per_vector if all(map(aligned, arrays)) else 0
-    grid = grid_for(max(vectors, y.size - vectors * per_vector), _THREADS)
+    grid = grid_for(max(vectors, y.size - vectors * per_vector), _THREADS, per_sm=_PER_SM)
     args = (*arrays, np.int64(y.size), np.int64(vectors))
     launch(kernel(_SOURCE, name, _defines(y.dtype, kind)), grid, (_THREADS,), args)
     return y
@@ -40,7 +41,7 @@ def _run_gated(name: str, kind: str, arrays: tuple[Any, ...], pairs: int, half: 
         width = row_vector(half, y.dtype.itemsize, *arrays)
         vectors = pairs // width if width > 1 else 0
         args = (*arrays, np.int64(pairs), np.int64(vectors), np.int64(half))
-        grid = grid_for(vectors or pairs, _THREADS)
+        grid = grid_for(vectors or pairs, _THREADS, per_sm=_PER_SM)
         launch(kernel(_GATED, name, _defines(y.dtype, kind)), grid, (_THREADS,), args)
     return y
 

@@ -8,8 +8,7 @@
 // Macros: T_IN, ACT (the number of the function). `vectors` is n / PER_VECTOR where half is a multiple of PER_VECTOR
 // and all addresses are multiples of 16, else 0 (then elements go one by one).
 #include "activation.cuh"
-#include "convert.cuh"
-#include "own.cuh"
+#include "pack.cuh"
 
 constexpr int THREADS = 256;
 constexpr int PER_VECTOR = 16 / sizeof(T_IN);
@@ -26,11 +25,13 @@ activation_gated(const T_IN* x, T_IN* y, long long n, long long vectors, long lo
   const long long first = (long long)blockIdx.x * THREADS + threadIdx.x, stride = (long long)gridDim.x * THREADS;
   for (long long i = first; i < vectors; i += stride) {
     const T_IN* at = x + first_half(i * PER_VECTOR, half);
-    Vec<T_IN, PER_VECTOR> a = load_own<T_IN, PER_VECTOR>(at);
-    const Vec<T_IN, PER_VECTOR> b = load_own<T_IN, PER_VECTOR>(at + half);
+    const Words<T_IN, PER_VECTOR> v = load_words<T_IN, PER_VECTOR>(at), w = load_words<T_IN, PER_VECTOR>(at + half);
+    float a[PER_VECTOR], b[PER_VECTOR];
+    unpack(v, a);
+    unpack(w, b);
 #pragma unroll
-    for (int j = 0; j < PER_VECTOR; ++j) a.at[j] = store<T_IN>(act<ACT>(load_float(a.at[j])) * load_float(b.at[j]));
-    store_vec(y + i * PER_VECTOR, a);
+    for (int j = 0; j < PER_VECTOR; ++j) a[j] = act<ACT>(a[j]) * b[j];
+    keep_words(y + i * PER_VECTOR, pack<T_IN, PER_VECTOR>(a));
   }
   for (long long i = vectors * PER_VECTOR + first; i < n; i += stride) {
     const T_IN* at = x + first_half(i, half);
@@ -39,10 +40,10 @@ activation_gated(const T_IN* x, T_IN* y, long long n, long long vectors, long lo
 }
 
 // Gradients of one pair, in place of a and b.
-__device__ __forceinline__ void pair_vjp(T_IN& a, T_IN& b, T_IN dy) {
-  const float u = load_float(a), d = load_float(dy);
-  a = store<T_IN>(act_vjp<ACT>(u, d * load_float(b)));
-  b = store<T_IN>(act<ACT>(u) * d);
+__device__ __forceinline__ void pair_vjp(float& a, float& b, float dy) {
+  const float u = a;
+  a = act_vjp<ACT>(u, dy * b);
+  b = act<ACT>(u) * dy;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -50,18 +51,22 @@ activation_gated_vjp(const T_IN* x, const T_IN* dy, T_IN* dx, long long n, long 
   const long long first = (long long)blockIdx.x * THREADS + threadIdx.x, stride = (long long)gridDim.x * THREADS;
   for (long long i = first; i < vectors; i += stride) {
     const long long at = first_half(i * PER_VECTOR, half);
-    Vec<T_IN, PER_VECTOR> a = load_own<T_IN, PER_VECTOR>(x + at), b = load_own<T_IN, PER_VECTOR>(x + at + half);
-    const Vec<T_IN, PER_VECTOR> d = load_own<T_IN, PER_VECTOR>(dy + i * PER_VECTOR);
+    const Words<T_IN, PER_VECTOR> v = load_words<T_IN, PER_VECTOR>(x + at);
+    const Words<T_IN, PER_VECTOR> w = load_words<T_IN, PER_VECTOR>(x + at + half);
+    float a[PER_VECTOR], b[PER_VECTOR], d[PER_VECTOR];
+    unpack(load_words<T_IN, PER_VECTOR>(dy + i * PER_VECTOR), d);
+    unpack(v, a);
+    unpack(w, b);
 #pragma unroll
-    for (int j = 0; j < PER_VECTOR; ++j) pair_vjp(a.at[j], b.at[j], d.at[j]);
-    store_vec(dx + at, a);
-    store_vec(dx + at + half, b);
+    for (int j = 0; j < PER_VECTOR; ++j) pair_vjp(a[j], b[j], d[j]);
+    keep_words(dx + at, pack<T_IN, PER_VECTOR>(a));
+    keep_words(dx + at + half, pack<T_IN, PER_VECTOR>(b));
   }
   for (long long i = vectors * PER_VECTOR + first; i < n; i += stride) {
     const long long at = first_half(i, half);
-    T_IN a = x[at], b = x[at + half];
-    pair_vjp(a, b, dy[i]);
-    dx[at] = a;
-    dx[at + half] = b;
+    float a = load_float(x[at]), b = load_float(x[at + half]);
+    pair_vjp(a, b, load_float(dy[i]));
+    dx[at] = store<T_IN>(a);
+    dx[at + half] = store<T_IN>(b);
   }
 }

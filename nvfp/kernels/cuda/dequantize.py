@@ -20,6 +20,7 @@ from nvfp.kernels.cuda.cast import cast
 from nvfp.kernels.operand import Operand
 
 THREADS = 256
+_TILE_ROWS = 64  # = dequantize.cu's TILE_ROWS
 
 
 def dequantize(operand: Operand, dtype: np.dtype, *, tensor_factors: bool, out: Any | None) -> Any:
@@ -32,21 +33,50 @@ def dequantize(operand: Operand, dtype: np.dtype, *, tensor_factors: bool, out: 
     square = (fmt.block_shape or (1, 1))[0] > 1
     at = _seen(_stored(out, operand), axis, square)
     if at is None or (operand.transposed and at.row_stride == 1 and min(at.rows, at.columns) >= SMALL):
+        if at is not None and _by_tiles(operand, out, at, axis, square, tensor_factors):
+            return out
         # In stored order first: a strided copy, or a tile transpose, is faster than scattered values.
         values = dequantize(
             operand.T if operand.transposed else operand, dtype, tensor_factors=tensor_factors, out=None
         )
         return cast(_stored(values, operand), dtype, source=None, target=None, overflow="saturate", out=out)
     codes, code_at = _grouped(operand.codes, axis, square)
+    scale, scale_at, tensor_scale = _scales(operand, axis, square, tensor_factors)
+    _launch(codes, code_at, out, at, scale, scale_at, fmt, axis >= len(operand.shape) - 1, tensor_scale)
+    return out
+
+
+def _scales(operand: Operand, axis: int, square: bool, tensor_factors: bool) -> tuple[Any | None, Cube, Any | None]:
+    """Return the scales, how they are seen, and the tensor scale; None stands for 1."""
     scale: Any | None = operand.scale
     scale_at = Cube(1, 1, 1, 0, 0, 0)
-    if fmt.block is not None:
+    if operand.format.block is not None:
         scale, scale_at = _grouped(scale, axis, square)
     elif not tensor_factors:
         scale = None
-    tensor_scale = operand.tensor_scale if tensor_factors else None
-    _launch(codes, code_at, out, at, scale, scale_at, fmt, axis >= len(operand.shape) - 1, tensor_scale)
-    return out
+    return scale, scale_at, operand.tensor_scale if tensor_factors else None
+
+
+def _by_tiles(operand: Operand, out: Any, at: Cube, axis: int, square: bool, tensor_factors: bool) -> bool:
+    """Dequantize into a transposed output by tiles if they fit, and return whether they did."""
+    fmt, last = operand.format, axis >= len(operand.shape) - 1
+    if at.batch != 1 or at.row_stride != 1 or out.dtype.itemsize not in (2, 4) or (fmt.element.packed and not last):
+        return False
+    codes, code_at = _grouped(operand.codes, axis, square)
+    macros = _defines(fmt, out.dtype, last)
+    width, span = (256 if fmt.element.packed else 128), int(dict(macros)["BLOCK_COLUMNS"])
+    tiles = -(-at.columns // width) * -(-at.rows // _TILE_ROWS)
+    if not (
+        (span == 0 or width % span == 0 or span % width == 0) and code_at.column_stride == 1 and tiles < 2**31
+        and aligned(out) and at.column_stride * out.dtype.itemsize % 16 == 0
+        and aligned(codes, 8) and code_at.row_stride % 8 == 0
+    ):  # fmt: skip
+        return False
+    scale, scale_at, tensor_scale = _scales(operand, axis, square, tensor_factors)
+    scales = (scale, scale_at.row_stride, scale_at.column_stride, tensor_scale)
+    args = (codes, out, at.rows, at.columns, code_at.row_stride, at.column_stride, *scales)
+    launch(kernel("dequantize.cu", "dequantize_columns", macros), (tiles,), (THREADS,), args)
+    return True
 
 
 def _axis(operand: Operand) -> int:
@@ -118,4 +148,5 @@ def instances() -> list[Instance]:
     """The kernels that CI compiles."""
     rows = [(fp8_e4m3, BFLOAT16), (nvfp4, BFLOAT16)]
     fast = [Instance("dequantize.cu", "dequantize_rows", _defines(f, d, True)) for f, d in rows]
-    return [*fast, Instance("dequantize.cu", "dequantize_strided", _defines(nvfp4, BFLOAT16, False))]
+    other = [("dequantize_columns", True), ("dequantize_strided", False)]
+    return [*fast, *(Instance("dequantize.cu", name, _defines(nvfp4, BFLOAT16, last)) for name, last in other)]

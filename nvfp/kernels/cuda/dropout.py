@@ -17,6 +17,7 @@ from nvfp.kernels.dropout import LANE, factor, threshold
 
 _SOURCE = "dropout.cu"
 _THREADS = 256  # = dropout.cu's THREADS
+_PER_SM = 64
 WORDS = 500  # = dropout.cu's WORDS: 500 addresses stay below 4 KiB of arguments
 BATCH = np.dtype([("at", np.uint64, (WORDS,)), ("count", np.int64)])
 
@@ -32,7 +33,7 @@ def _run(
     arrays = (x, y) if residual is None else (x, y, residual)
     vectors = x.size // per_vector if offset % 4 == 0 and all(map(_memory.aligned, arrays)) else 0
     rest = -(-(x.size - vectors * per_vector) // 4) + 1  # Philox groups, whole or cut
-    grid = grid_for(max(vectors, rest), _THREADS, per_sm=32)
+    grid = grid_for(max(vectors, rest), _THREADS, per_sm=_PER_SM)
     args = (
         x, residual, y, np.int64(x.size), np.int64(vectors), np.int64(offset), np.uint64(key),
         np.uint32(4 * ordinal + LANE), step, used, np.uint32(threshold(p)), factor(p),

@@ -163,13 +163,12 @@ def instances() -> list[Instance]:
         ("tensor", fp8_e4m3, BFLOAT16, False, True),
         ("tensor", fp8_e4m3, BFLOAT16, True, False),
         ("block1d", mxfp8_e4m3, BFLOAT16, False, False),
-        ("block1d", mxfp8_e4m3, BFLOAT16, True, False),
-        ("block1d", mxfp8_e4m3, FLOAT32, True, False),
-        ("block1d", nvfp4, BFLOAT16, True, False),
+        ("pair", mxfp8_e4m3, BFLOAT16, True, False),
+        ("pair", nvfp4, BFLOAT16, True, False),
+        ("pair", nvfp4, BFLOAT16, False, False),
         ("block2d", square, BFLOAT16, True, False),
         ("block128", fp8_e4m3_b128, BFLOAT16, True, False),
         ("block128", fp8_e4m3_b128.replace(block=(128, 128)), BFLOAT16, True, False),
-        ("block128", fp8_e4m3_b128, FLOAT32, True, False),
     ]
     found = []
     for variant, fmt, dtype, col, given in tiles:
@@ -177,8 +176,8 @@ def instances() -> list[Instance]:
         macros = tile_defines(variant, fmt, dtype, True, even, True, col, given, layout)
         found.append(Instance(f"quantize_{variant}.cu", f"quantize_{variant}", macros))
     # dy of NVFP4's recipe: the column copy of the rotated matrix.
-    drawn = tile_defines("block1d", nvfp4, BFLOAT16, True, "stochastic", False, True, False, "plain")
-    found.append(Instance("quantize_block1d.cu", "quantize_block1d", drawn))
+    drawn = tile_defines("pair", nvfp4, BFLOAT16, True, "stochastic", False, True, False, "plain")
+    found.append(Instance("quantize_pair.cu", "quantize_pair", drawn))
     generic = generic_defines(BFLOAT16, nvfp4, True, even, (1, 16), 1)
     found += [Instance("quantize.cu", name, generic) for name in ("quantize_scales", "quantize_codes")]
     # another stack's steps, and a row that a user makes: packed integers under 16-bit scales

@@ -1,5 +1,5 @@
 // quantize, 1 x BLOCK blocks along the rows of a matrix (row copy) and along its columns (column copy, stored
-// transposed): MX, NVFP4 and their kin. BLOCK is 16 .. 256 (with the column copy 16, 32 or 64).
+// transposed): MX, NVFP4 and their kin. BLOCK is 16 .. 256 (with the column copy 64: quantize_pair.cu makes 16 and 32).
 //
 // Parallelisation: one block of threads per tile, see quantize_tile.cuh. A quantization block is one piece, or
 // pieces of neighbouring lanes that share their maximum by shuffles, in the rows as in the columns.

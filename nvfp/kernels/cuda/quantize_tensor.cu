@@ -3,57 +3,86 @@
 // GIVEN=1: the multiplier is a word of scaling state (delayed scaling), and the largest magnitude of x is recorded
 // in the same pass. GIVEN=0: the multiplier follows from an amax word (current scaling). Either way its inverse,
 // the decode factor, is stored beside the codes.
-// Parallelisation: one block of threads per tile, see quantize_tile.cuh; codes are transposed as bytes.
+// Parallelisation: one block of threads per tile: of 16 x 256 for row copies alone (quantize_tile.cuh), else of
+// 128 x 128 (quantize_tile128.cuh); codes are made once. What follows an amax walks the tiles backwards: the pass that
+// took it has left the end of x in L2.
 // Bytes moved per element: sizeof(T_IN) in; per copy 1 (or 1/2) out.
-#define TILE_COLUMNS (COL ? 64 : 256)
 #define LAYOUT 0
+#if COL
+#include "quantize_tile128.cuh"
+#define BLOCKS_AT_ONCE AT_ONCE
+#else
+#define TILE_COLUMNS 256
 #include "quantize_tile.cuh"
+#define BLOCKS_AT_ONCE RESIDENT
+#endif
 
-// Writes the codes of a tile; returns (with GIVEN) the largest magnitude in the thread's piece.
+// Both write the codes of a tile and return (with GIVEN) the largest magnitude among the thread's elements.
+#if COL
+using Tile = Transposed;
+
 template <bool Whole>
-__device__ __forceinline__ unsigned quantize_tile(Shared<unsigned char>& tile, const Source& source, const Origin& o,
-                                                  const Target& row, const Target& col, const Block& b,
-                                                  const Streams& random) {
+__device__ __forceinline__ unsigned quantize_tile(Tile& tile, const Source& source, const Origin& o, const Target& row,
+                                                  const Target& col, const Block& b, const Streams& random) {
+  const long long r = o.r + group_of_thread() * HELD, c = o.c + piece_of_thread() * PIECE;
+  Values v[HELD];
+  Codes codes[HELD];
+  load_rows<Whole>(v, source, r, c);
+  const unsigned m = GIVEN ? thread_maximum(v) : 0u;
+  unsigned char* to = code_address(row, r, c);
+#pragma unroll
+  for (int k = 0; k < HELD; ++k, to += row.pitch) {
+    codes[k] = encode_values(v[k], b.multiplier, false, row_numbers(random, (r + k) * source.columns + c));
+    if constexpr (ROW) store_piece<Whole>(row, to, r + k, c, codes[k]);
+  }
+  put_transposed(tile, codes);
+  __syncthreads();
+  store_columns<Whole>(tile, col, o);
+  return m;
+}
+#else
+struct Tile {};
+
+template <bool Whole>
+__device__ __forceinline__ unsigned quantize_tile(Tile&, const Source& source, const Origin& o, const Target& row,
+                                                  const Target&, const Block& b, const Streams& random) {
   const int i = threadIdx.x / PIECES, j = threadIdx.x % PIECES * PIECE;
   const Vec<T_IN, PIECE> v = load_piece<Whole>(source, o.r + i, o.c + j);
   float f[PIECE];
 #pragma unroll
   for (int k = 0; k < PIECE; ++k) f[k] = load_float(v.at[k]);
   const unsigned m = GIVEN ? piece_max(f) : 0u;
-  const Codes codes = encode_piece(f, b, row_numbers(random, (o.r + i) * source.columns + o.c + j));
-  if constexpr (ROW) store_piece<Whole>(row, o.r + i, o.c + j, codes);
-  if constexpr (COL) {
-    Vec<unsigned char, PIECE> bytes;
-#pragma unroll
-    for (int k = 0; k < PIECE; ++k) bytes.at[k] = (unsigned char)code_at(codes, k);
-    tile.write(i, j, bytes);
-    __syncthreads();
-    const int tc = threadIdx.x % COLUMNS, tr = threadIdx.x / COLUMNS * PIECE;
-    unsigned char column[PIECE];
-    tile.column(tr, tc, column);
-    store_piece<Whole>(col, o.c + tc, o.r + tr, gather_piece(column));
-  }
+  store_piece<Whole>(row, o.r + i, o.c + j, encode_piece(f, b, row_numbers(random, (o.r + i) * source.columns + o.c + j)));
   return m;
 }
+#endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+__device__ __forceinline__ bool is_whole(const Source& s, const Origin& o, const Target& row, const Target& col) {
+#if COL
+  return tile128_is_whole(s, o, row, col);
+#else
+  return tile_is_whole(s, o, row.aligned, col.aligned);
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
 quantize_tensor(const T_IN* __restrict__ x, long long rows, long long columns, long long stride, int aligned,
                 unsigned char* row_codes, long long row_pitch, long long row_allocated, int row_aligned,
                 unsigned char* col_codes, long long col_pitch, long long col_allocated, int col_aligned,
                 const float* word, float epsilon, float* stored, float* row_recorded, float* col_recorded
                 RANDOM_PARAMETERS) {
-  __shared__ Shared<unsigned char> tile;
+  __shared__ Tile tile;
   const Source source{x, rows, columns, stride, aligned != 0};
   const Target row{row_codes, rows, columns, row_pitch, row_allocated, row_aligned != 0};
   const Target col{col_codes, columns, rows, col_pitch, col_allocated, col_aligned != 0};
   const Streams random RANDOM_STREAMS;
-  const Origin o = tile_origin(columns);
+  const Origin o = tile_origin(columns, GIVEN ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
   Block b{*word, 0u, false};
   if constexpr (!GIVEN) b.multiplier = fp32_multiplier<Element, POWER_OF_TWO>(*word, epsilon, __uint_as_float(0x7f7fffffu));
   if (blockIdx.x == 0 && threadIdx.x == 0) *stored = __fdiv_rn(1.0f, b.multiplier);
 
   unsigned m;
-  if (tile_is_whole(source, o, row_aligned != 0, col_aligned != 0)) m = quantize_tile<true>(tile, source, o, row, col, b, random);
+  if (is_whole(source, o, row, col)) m = quantize_tile<true>(tile, source, o, row, col, b, random);
   else m = quantize_tile<false>(tile, source, o, row, col, b, random);
   if (GIVEN && (row_recorded != nullptr || col_recorded != nullptr)) {
     m = block_max<THREADS>(m);

@@ -1,13 +1,13 @@
 // rope: pairs of the first R elements of the last axis turn by the angles of their position; the rest passes through.
 //
-// Parallelisation: blockIdx.x is a position, blockIdx.y a share of the batches. A block computes the coefficients of
-// up to PAIRS pairs of its position once, in shared memory, and applies them to all heads of its batches, WIDTH
-// elements of a head at a time. y may be x: a thread reads a pair before it writes it.
+// Parallelisation: blockIdx.x is a position, blockIdx.y a share of its heads (of all batches). A block computes the
+// sines and cosines of up to PAIRS pairs of its position once, in shared memory; a thread keeps those of its PIECE
+// pairs in registers and turns them in one head after the other, two heads in flight. y may be x: a thread reads a
+// pair before it writes it.
 // Bytes moved: 2 * sizeof(T_IN) per element; strides are free, so a slice of a fused buffer needs no copy.
 //
 // Macros: T_IN; WIDTH (elements of one load: 16 bytes' worth or 1 pair: 1); INTERLEAVED (0: pairs are halves apart).
-#include "convert.cuh"
-#include "own.cuh"
+#include "pack.cuh"
 #include "trig.cuh"
 
 constexpr int THREADS = 256, PAIRS = 256;
@@ -22,64 +22,87 @@ struct Layout {
 struct Turn {
   float ca, cb, ab, ba;
 };
-__device__ __forceinline__ void turn(const Turn& t, T_IN& a, T_IN& b) {
-  const float u = load_float(a), v = load_float(b);
-  a = store<T_IN>(fmaf(u, t.ca, v * t.ab));
-  b = store<T_IN>(fmaf(v, t.cb, u * t.ba));
+__device__ __forceinline__ void turn(const Turn& t, float& a, float& b) {
+  const float u = a, v = b;
+  a = fmaf(u, t.ca, v * t.ab);
+  b = fmaf(v, t.cb, u * t.ba);
 }
 
-// Reads, turns and writes PIECE pairs, the first of which is number `pair` of the head at x and y.
-__device__ __forceinline__ void piece(const T_IN* x, T_IN* y, long long sx, long long sy, int pair, int half,
-                                      const Turn* turns) {
-  if constexpr (WIDTH > 1 && INTERLEAVED) {
-    Vec<T_IN, WIDTH> v = load_own<T_IN, WIDTH>(x + 2 * pair);
-#pragma unroll
-    for (int j = 0; j < PIECE; ++j) turn(turns[j], v.at[2 * j], v.at[2 * j + 1]);
-    store_vec(y + 2 * pair, v);
-  } else if constexpr (WIDTH > 1) {
-    Vec<T_IN, WIDTH> a = load_own<T_IN, WIDTH>(x + pair), b = load_own<T_IN, WIDTH>(x + pair + half);
-#pragma unroll
-    for (int j = 0; j < PIECE; ++j) turn(turns[j], a.at[j], b.at[j]);
-    store_vec(y + pair, a);
-    store_vec(y + pair + half, b);
-  } else {
-    const long long first = INTERLEAVED ? 2 * pair : pair, second = INTERLEAVED ? first + 1 : first + half;
-    T_IN a = x[first * sx], b = x[second * sx];
-    turn(turns[0], a, b);
-    y[first * sy] = a;
-    y[second * sy] = b;
+// PIECE pairs of a head, the first of which is number `pair`: read, then turned and written.
+struct Piece {
+  static constexpr int TOGETHER = WIDTH > 1 && INTERLEAVED;
+  Words<T_IN, WIDTH> first, second;  // interleaved ones are all in `first`
+
+  __device__ __forceinline__ void load(const T_IN* x, long long step, int pair, int half) {
+    if constexpr (TOGETHER) {
+      first = load_words<T_IN, WIDTH>(x + 2 * pair);
+    } else if constexpr (WIDTH > 1) {
+      first = load_words<T_IN, WIDTH>(x + pair);
+      second = load_words<T_IN, WIDTH>(x + pair + half);
+    } else {
+      first = load_words<T_IN, WIDTH>(x + (INTERLEAVED ? 2 * pair : pair) * step);
+      second = load_words<T_IN, WIDTH>(x + (INTERLEAVED ? 2 * pair + 1 : pair + half) * step);
+    }
   }
-}
+  __device__ __forceinline__ void keep(T_IN* y, long long step, int pair, int half, const Turn (&turns)[PIECE]) const {
+    float a[WIDTH], b[WIDTH];
+    unpack(first, a);
+    if constexpr (TOGETHER) {
+#pragma unroll
+      for (int j = 0; j < PIECE; ++j) turn(turns[j], a[2 * j], a[2 * j + 1]);
+      keep_words(y + 2 * pair, pack<T_IN, WIDTH>(a));
+    } else {
+      unpack(second, b);
+#pragma unroll
+      for (int j = 0; j < PIECE; ++j) turn(turns[j], a[j], b[j]);
+      const long long at = WIDTH > 1 ? pair : (INTERLEAVED ? 2 * pair : pair) * step;
+      const long long other = WIDTH > 1 ? pair + half : (INTERLEAVED ? 2 * pair + 1 : pair + half) * step;
+      keep_words(y + at, pack<T_IN, WIDTH>(a));
+      keep_words(y + other, pack<T_IN, WIDTH>(b));
+    }
+  }
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 rope(const T_IN* x, const float* freqs, T_IN* y, const __grid_constant__ Layout at, int batches, int heads, int width,
      int rotated, int inverse) {
-  __shared__ Turn turns[PAIRS];
+  __shared__ float sines[2][PAIRS], cosines[2][PAIRS];
   const long long position = blockIdx.x;
   const int half = rotated / 2;
+  const unsigned items = (unsigned)batches * (unsigned)heads;
   const float* angles = freqs + position * rotated;
   x += position * at.x[1];
   y += position * at.y[1];
   for (int first = 0; first < half; first += PAIRS) {
     const int pairs = half - first < PAIRS ? half - first : PAIRS, pieces = pairs / PIECE;
-    __syncthreads();  // the former coefficients have been used
-    for (int i = threadIdx.x; i < pairs; i += THREADS) {
-      const int a = INTERLEAVED ? 2 * (first + i) : first + i, b = INTERLEAVED ? a + 1 : a + half;
-      float sine_a, sine_b;
-      Turn t;
-      sincos32(angles[a], sine_a, t.ca);
-      sincos32(angles[b], sine_b, t.cb);
-      t.ab = inverse ? sine_b : -sine_a;
-      t.ba = inverse ? -sine_a : sine_b;
-      turns[i] = t;
+    __syncthreads();  // the former ones have been used
+    for (int i = threadIdx.x; i < 2 * pairs; i += THREADS) {
+      const int second = i >= pairs, pair = first + i - second * pairs;
+      const int angle = INTERLEAVED ? 2 * pair + second : pair + second * half;
+      sincos32(angles[angle], sines[second][pair - first], cosines[second][pair - first]);
     }
     __syncthreads();
-    for (long long b = blockIdx.y; b < batches; b += gridDim.y) {
-      for (int i = threadIdx.x; i < heads * pieces; i += THREADS) {
-        const int head = i / pieces, pair = (i - head * pieces) * PIECE;
-        piece(x + b * at.x[0] + head * at.x[2], y + b * at.y[0] + head * at.y[2], at.x[3], at.y[3], first + pair,
-              half, turns + pair);
-      }
+    const int together = THREADS / pieces, slot = threadIdx.x / pieces;  // heads of a turn, and the thread's own
+    if (slot >= together) continue;
+    const int own = (threadIdx.x - slot * pieces) * PIECE, pair = first + own;
+    Turn turns[PIECE];
+#pragma unroll
+    for (int j = 0; j < PIECE; ++j) {
+      const float a = sines[0][own + j], b = sines[1][own + j];
+      turns[j] = {cosines[0][own + j], cosines[1][own + j], inverse ? b : -a, inverse ? -a : b};
+    }
+    auto offset = [&](unsigned item, const long long (&strides)[4]) {
+      const unsigned b = item / (unsigned)heads;
+      return b * strides[0] + (item - b * (unsigned)heads) * strides[2];
+    };
+    const unsigned step = gridDim.y * together;
+    for (unsigned item = blockIdx.y * together + slot; item < items; item += 2 * step) {
+      const bool both = item + step < items;
+      Piece one, two;
+      one.load(x + offset(item, at.x), at.x[3], pair, half);
+      if (both) two.load(x + offset(item + step, at.x), at.x[3], pair, half);
+      one.keep(y + offset(item, at.y), at.y[3], pair, half, turns);
+      if (both) two.keep(y + offset(item + step, at.y), at.y[3], pair, half, turns);
     }
   }
   const int rest = (width - rotated) / WIDTH;

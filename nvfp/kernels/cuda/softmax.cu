@@ -2,42 +2,59 @@
 // softmax_vjp: dx = scale y (dy - sum y dy) over rows [n, C]. Float32 inside, one rounding.
 //
 // Parallelisation: blockDim.x threads (a power of two of at least 32) per row, blockDim.y rows per block; more than a
-// warp per row only with one row per block. Each thread keeps a running maximum and the sum of exp relative to it,
-// merged by xor shuffles; then it reads its own elements again (from L1 or L2) and writes them, so y may be x, and dx
-// may be y or dy. No atomics: every call repeats its bits.
+// warp per row only with one row per block. A thread holds CHUNKS pieces of PER elements of its row in registers, all
+// of them loaded before the first is used; CHUNKS = 0: rows too long for that are read twice, forward with a running
+// maximum and the sum of exp relative to it. Threads meet by xor shuffles; each writes its own elements after it has
+// read them, so y may be x, and dx may be y or dy. No atomics: every call repeats its bits.
 // Bytes moved: sizeof(T_IN) + sizeof(T_OUT) per element (columns beyond the causal limit are written only), plus the
 // mask's bytes; backward sizeof(T_Y) + sizeof(T_DY) + sizeof(T_OUT).
 //
-// Macros: PER (elements per access: 8 where every row starts at a multiple of 16 bytes, else 1);
+// Macros: PER (elements per access: 8 where every row starts at a multiple of 16 bytes, else 1); CHUNKS;
 // T_IN, T_OUT and MASKED for `softmax`; T_Y, T_DY, T_OUT for `softmax_vjp`.
-#include "convert.cuh"
 #include "online.cuh"
-#include "own.cuh"
+#include "pack.cuh"
 #include "strided.cuh"
 
-template <class T>
-__device__ __forceinline__ Vec<T, PER> take(const T* p) {
-  if constexpr (PER == 1) {
-    Vec<T, PER> one;
-    one.at[0] = *p;
-    return one;
+constexpr int HELD = CHUNKS ? CHUNKS : 1;
+
+// f(i, c) for each piece of the thread's own, the i-th of which starts at column c, below `end`.
+template <class F>
+__device__ __forceinline__ void each(long long end, F f) {
+  if constexpr (CHUNKS > 0) {
+#pragma unroll
+    for (int i = 0; i < CHUNKS; ++i) {
+      const int c = (int)(threadIdx.x + i * blockDim.x) * PER;
+      if (c < end) f(i, c);
+    }
   } else {
-    return load_own<T, PER>(p);
+    for (long long c = (long long)threadIdx.x * PER; c < end; c += (long long)blockDim.x * PER) f(0, c);
   }
 }
 
 #ifdef T_IN
 // The columns c .. c+PER-1 of a row, scaled; -inf where they are hidden.
-__device__ __forceinline__ void visible(const T_IN* row, const bool* hidden, long long step, long long c,
+__device__ __forceinline__ void visible(const Words<T_IN, PER>& v, const bool* hidden, long long step, long long c,
                                         long long seen, float scale, float (&x)[PER]) {
-  const Vec<T_IN, PER> v = take(row + c);
+  unpack(v, x);
 #pragma unroll
-  for (int j = 0; j < PER; ++j) {
-    x[j] = c + j < seen ? load_float(v.at[j]) * scale : -INF;
+  for (int j = 0; j < PER; ++j) x[j] = x[j] * scale;
 #if MASKED
-    if (c + j < seen && hidden[(c + j) * step]) x[j] = -INF;
-#endif
+  uint2 bytes = {0, 0};
+  if (PER == 8 && step == 1 && (unsigned long long)hidden % 8 == 0 && c + PER <= seen) {  // one load for all of them
+    bytes = *reinterpret_cast<const uint2*>(hidden + c);
+  } else {
+#pragma unroll 2  // all of them at once would take the registers of the row
+    for (int j = 0; j < PER; ++j)
+      if (c + j < seen && hidden[(c + j) * step]) (j < 4 ? bytes.x : bytes.y) |= 1u << 8 * (j % 4);
   }
+#pragma unroll
+  for (int j = 0; j < PER; ++j)
+    if ((j < 4 ? bytes.x : bytes.y) >> 8 * (j % 4) & 255u) x[j] = -INF;
+#endif
+  if (c + PER <= seen) return;
+#pragma unroll
+  for (int j = 0; j < PER; ++j)
+    if (c + j >= seen) x[j] = -INF;
 }
 
 // `at`: [D0, D1, R] with the strides of the mask's rows; `step`: its stride along columns. Row r of a matrix sees the
@@ -55,28 +72,63 @@ softmax(const T_IN* x, T_OUT* y, float* __restrict__ lse, const bool* __restrict
 #if MASKED
     hidden += at.offset(t, at.first);
 #endif
-    Running r = {-INF, 0.0f};
-    float v[PER];
-    for (long long c = (long long)threadIdx.x * PER; c < seen; c += (long long)blockDim.x * PER) {
-      visible(row, hidden, step, c, seen, scale, v);
-      add(r, v);
-    }
-    r = row_merge(r);
-    const float base = base_of(r.top), inverse = r.sum == 0.0f ? 0.0f : 1.0f / r.sum;
     T_OUT* out = y + t * columns;
-    for (long long c = (long long)threadIdx.x * PER; c < columns; c += (long long)blockDim.x * PER) {
-      Vec<T_OUT, PER> result;
-      if (c < seen) {
-        visible(row, hidden, step, c, seen, scale, v);
+    float v[HELD][PER], top, sum;
+    if constexpr (CHUNKS > 0) {
+      Words<T_IN, PER> raw[HELD];
+      each(seen, [&](int i, int c) { raw[i] = load_words<T_IN, PER>(row + c); });
+      top = -INF;
+      each(columns, [&](int i, int c) {
+        if (c < seen) {
+          visible(raw[i], hidden, step, c, seen, scale, v[i]);
+        } else {
 #pragma unroll
-        for (int j = 0; j < PER; ++j) result.at[j] = store<T_OUT>(v[j] == -INF ? 0.0f : expf(v[j] - base) * inverse);
-      } else {
+          for (int j = 0; j < PER; ++j) v[i][j] = -INF;
+        }
 #pragma unroll
-        for (int j = 0; j < PER; ++j) result.at[j] = store<T_OUT>(0.0f);
-      }
-      store_vec(out + c, result);
+        for (int j = 0; j < PER; ++j) top = fmaxf(top, v[i][j]);  // NaN is never the top, but makes the sum NaN
+      });
+      top = row_max(top);
+      const float base = base_of(top);
+      sum = 0.0f;
+      each(columns, [&](int i, int c) {
+#pragma unroll
+        for (int j = 0; j < PER; ++j) {
+          v[i][j] = exp_below(v[i][j] - base);
+          sum += v[i][j];
+        }
+      });
+      sum = row_sum(sum);
+    } else {
+      Running r = {-INF, 0.0f};
+      each(seen, [&](int i, long long c) {
+        visible(load_words<T_IN, PER>(row + c), hidden, step, c, seen, scale, v[0]);
+        add(r, v[0]);
+      });
+      r = row_merge(r);
+      top = r.top;
+      sum = r.sum;
     }
-    if (threadIdx.x == 0) lse[t] = r.top + logf(r.sum);
+    const float base = base_of(top), inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+    if (CHUNKS > 0 && inverse == inverse) {
+      each(columns, [&](int i, int c) {
+#pragma unroll
+        for (int j = 0; j < PER; ++j) v[i][j] *= inverse;
+        keep_words(out + c, pack<T_OUT, PER, false>(v[i]));
+      });
+    } else {  // read again; a row that became NaN stays 0 where it is hidden
+#pragma unroll 1
+      for (long long c = (long long)threadIdx.x * PER; c < columns; c += (long long)blockDim.x * PER) {
+        float x[PER] = {};
+        if (c < seen) {
+          visible(load_words<T_IN, PER>(row + c), hidden, step, c, seen, scale, x);
+#pragma unroll
+          for (int j = 0; j < PER; ++j) x[j] = x[j] == -INF ? 0.0f : expf(x[j] - base) * inverse;
+        }
+        keep_words(out + c, pack<T_OUT, PER>(x));
+      }
+    }
+    if (threadIdx.x == 0) lse[t] = top + logf(sum);
   }
 }
 #endif
@@ -86,28 +138,32 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 softmax_vjp(const T_Y* y, const T_DY* dy, T_OUT* dx, long long rows, long long columns, float scale) {
   for (long long t = (long long)blockIdx.x * blockDim.y + threadIdx.y; t < rows; t += (long long)gridDim.x * blockDim.y) {
     const long long start = t * columns;
+    Words<T_Y, PER> weights[HELD];
+    Words<T_DY, PER> slopes[HELD];
+    auto load = [&](int i, long long c) {
+      weights[i] = load_words<T_Y, PER>(y + start + c);
+      slopes[i] = load_words<T_DY, PER>(dy + start + c);
+    };
+    if constexpr (CHUNKS > 0) each(columns, load);
     float sum = 0.0f;
-    for (long long c = (long long)threadIdx.x * PER; c < columns; c += (long long)blockDim.x * PER) {
-      const Vec<T_Y, PER> p = take(y + start + c);
-      const Vec<T_DY, PER> d = take(dy + start + c);
+    each(columns, [&](int i, long long c) {
+      if constexpr (CHUNKS == 0) load(i, c);
+      float p[PER], d[PER];
+      unpack(weights[i], p);
+      unpack(slopes[i], d);
 #pragma unroll
-      for (int j = 0; j < PER; ++j) {
-        const float weight = load_float(p.at[j]);
-        sum += weight == 0.0f ? 0.0f : weight * load_float(d.at[j]);  // what has no weight is not looked at
-      }
-    }
+      for (int j = 0; j < PER; ++j) sum += p[j] == 0.0f ? 0.0f : p[j] * d[j];  // what has no weight is not looked at
+    });
     sum = row_sum(sum);
-    for (long long c = (long long)threadIdx.x * PER; c < columns; c += (long long)blockDim.x * PER) {
-      const Vec<T_Y, PER> p = take(y + start + c);
-      const Vec<T_DY, PER> d = take(dy + start + c);
-      Vec<T_OUT, PER> result;
+    each(columns, [&](int i, long long c) {
+      if constexpr (CHUNKS == 0) load(i, c);
+      float p[PER], d[PER], result[PER];
+      unpack(weights[i], p);
+      unpack(slopes[i], d);
 #pragma unroll
-      for (int j = 0; j < PER; ++j) {
-        const float weight = load_float(p.at[j]);
-        result.at[j] = store<T_OUT>(weight == 0.0f ? 0.0f : weight * scale * (load_float(d.at[j]) - sum));
-      }
-      store_vec(dx + start + c, result);
-    }
+      for (int j = 0; j < PER; ++j) result[j] = p[j] == 0.0f ? 0.0f : p[j] * scale * (d[j] - sum);
+      keep_words(dx + start + c, pack<T_OUT, PER>(result));
+    });
   }
 }
 #endif

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ _SOURCE = "softmax.cu"
 _MOST_THREADS = 512  # = online.cuh's MOST_THREADS
 _WARPS = 4  # rows of a block where a warp takes a row
 _PER_SM = 32
+_HELD = 32  # elements of a row that a thread holds in registers; backward as many of dy
 _BOOL = np.dtype(np.bool_)
 
 
@@ -28,12 +31,39 @@ def _vector(columns: int, *arrays: Any) -> int:
     return row_vector(columns, 2, *arrays)
 
 
-def _shape(rows: int, columns: int, per: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return grid and block: a warp per row of up to 32 accesses per thread, else up to 512 threads."""
-    threads = min(_MOST_THREADS, max(32, 1 << ((columns // (per * 8)) - 1).bit_length())) if columns > per * 256 else 32
-    together = _WARPS if threads == 32 else 1
-    blocks = -(-rows // together)
-    return (min(blocks, multiprocessors() * _PER_SM) if blocks > _PER_SM else blocks,), (threads, together)
+@dataclass(frozen=True)
+class Plan:
+    """How a row is dealt out: threads per row, accesses that each of them holds (0: too many), rows per block."""
+
+    threads: int
+    chunks: int
+    rows: int
+
+    def shape(self, rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Grid and block for ``rows`` rows."""
+        blocks = -(-rows // self.rows)
+        few = min(blocks, multiprocessors() * _PER_SM) if blocks > _PER_SM else blocks
+        return (few,), (self.threads, self.rows)
+
+
+@lru_cache(maxsize=1024)
+def plan(columns: int, per: int) -> Plan:
+    """Return the plan for rows of ``columns``: few threads first, at most 8 accesses each.
+
+    A thread holds up to `_HELD` elements where one warp takes a row, so that no barrier is needed, and where 512
+    threads do; else half as many, so that more threads share a row.
+
+    Example:
+        >>> plan(2048, 8)
+        Plan(threads=128, chunks=2, rows=1)
+    """
+    vectors = -(-columns // per)
+    for threads in (32, 64, 128, 256, _MOST_THREADS):
+        held = _HELD if threads in (32, _MOST_THREADS) else _HELD // 2
+        if vectors <= threads * min(8, held // per):
+            chunks = 1 << (max(1, -(-vectors // threads)) - 1).bit_length()
+            return Plan(threads, chunks, _WARPS if threads == 32 else 1)
+    return Plan(_MOST_THREADS, 0, 1)
 
 
 def _mask(mask: Any, shape: Shape) -> tuple[Any, Any, int]:
@@ -54,12 +84,13 @@ def _row_strides(mask: Any, shape: Shape) -> tuple[Shape, Shape]:
     return rows, merged
 
 
-def _forward(come: np.dtype, go: np.dtype, masked: bool, per: int) -> Defines:
-    return (("T_IN", ctype(come)), ("T_OUT", ctype(go)), ("MASKED", int(masked)), ("PER", per))
+def _forward(come: np.dtype, go: np.dtype, masked: bool, per: int, p: Plan) -> Defines:
+    known = (("T_IN", ctype(come)), ("T_OUT", ctype(go)), ("MASKED", int(masked)))
+    return (*known, ("PER", per), ("CHUNKS", p.chunks))
 
 
-def _backward(y: np.dtype, dy: np.dtype, go: np.dtype, per: int) -> Defines:
-    return (("T_Y", ctype(y)), ("T_DY", ctype(dy)), ("T_OUT", ctype(go)), ("PER", per))
+def _backward(y: np.dtype, dy: np.dtype, go: np.dtype, per: int, p: Plan) -> Defines:
+    return (("T_Y", ctype(y)), ("T_DY", ctype(dy)), ("T_OUT", ctype(go)), ("PER", per), ("CHUNKS", p.chunks))
 
 
 def softmax(
@@ -78,10 +109,10 @@ def softmax(
     if mask is not None:
         mask, at, step = _mask(mask, x.shape)
     per = _vector(columns, x, y)
-    seen = visible(causal, matrix, columns)
+    seen, p = visible(causal, matrix, columns), plan(columns, per)
     launch(
-        kernel(_SOURCE, "softmax", _forward(x.dtype, dtype, mask is not None, per)),
-        *_shape(rows, columns, per),
+        kernel(_SOURCE, "softmax", _forward(x.dtype, dtype, mask is not None, per, p)),
+        *p.shape(rows),
         (
             x, y, lse, mask, at, np.int64(step), np.int64(rows), np.int64(columns), np.int64(matrix),
             np.int64(seen.first), np.int64(seen.step), np.float32(scale),
@@ -100,9 +131,10 @@ def softmax_vjp(y: Any, dy: Any, *, scale: float, dtype: np.dtype, out: Any | No
     if rows == 0 or columns == 0:
         return dx
     per = _vector(columns, y, dy, dx)
+    p = plan(columns, per)
     launch(
-        kernel(_SOURCE, "softmax_vjp", _backward(y.dtype, dy.dtype, dtype, per)),
-        *_shape(rows, columns, per),
+        kernel(_SOURCE, "softmax_vjp", _backward(y.dtype, dy.dtype, dtype, per, p)),
+        *p.shape(rows),
         (y, dy, dx, np.int64(rows), np.int64(columns), np.float32(scale)),
     )
     return dx
@@ -110,8 +142,8 @@ def softmax_vjp(y: Any, dy: Any, *, scale: float, dtype: np.dtype, out: Any | No
 
 def instances() -> list[Instance]:
     """The instances that CI compiles."""
+    p = plan(2048, 8)
     return [
-        Instance(_SOURCE, "softmax", _forward(FLOAT32, BFLOAT16, False, 8)),
-        Instance(_SOURCE, "softmax", _forward(FLOAT32, FLOAT32, True, 1)),
-        Instance(_SOURCE, "softmax_vjp", _backward(BFLOAT16, FLOAT32, BFLOAT16, 8)),
+        Instance(_SOURCE, "softmax", _forward(FLOAT32, BFLOAT16, True, 8, p)),
+        Instance(_SOURCE, "softmax_vjp", _backward(BFLOAT16, FLOAT32, BFLOAT16, 8, p)),
     ]

@@ -55,14 +55,15 @@ def build(text: str, used: Iterable[Path], defines: tuple[tuple[str, str | int],
     """
     macros = "".join(f"#define {name} {value}\n" for name, value in defines)
     text = f'#include "shim.h"\n#include "cuda_bf16.h"\n#include "cuda_fp16.h"\n{macros}{text}'
-    parts = [text, *(path.read_text() for path in (*sorted(SHIM.iterdir()), *used))]
+    # -O1: the fibers are cheap, the compiler is not. NaN and signed zeros must survive: no -ffast-math. Unique symbols
+    # would make shared arrays in templates those of the first library loaded, whatever their size there.
+    flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-gnu-unique", "-fPIC", "-shared"]
+    parts = [text, *flags, *(path.read_text() for path in (*sorted(SHIM.iterdir()), *used))]
     stamp = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
     library = _folder() / f"{stamp}.so"
     if not library.exists():
-        # -O1: the fibers are cheap, the compiler is not. NaN and signed zeros must survive: no -ffast-math.
-        flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-w"]
         part = library.with_suffix(f".{os.getpid()}")
-        command = [compiler(), *flags, f"-I{SHIM}", f"-I{INCLUDE}", "-x", "c++", "-", "-o", str(part)]
+        command = [compiler(), *flags, "-w", f"-I{SHIM}", f"-I{INCLUDE}", "-x", "c++", "-", "-o", str(part)]
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
         part.replace(library)

@@ -38,6 +38,25 @@ def test_softmax(shape: tuple[int, ...]) -> None:
     check(dx, oracle.softmax_vjp(rows, dy, 0.3), "softmax", scale=4)
 
 
+def test_softmax_of_rows_too_long_for_registers() -> None:
+    x, dy = normal((1, 16_392), BF16, scale=3.0), normal((1, 16_392))
+    y, lse = softmax.softmax(x, scale=0.5, mask=None, causal=None, dtype=F32, out=None)
+    wanted, logs = oracle.softmax(x, 0.5)
+    check(y, wanted, "softmax")
+    check(lse, logs, "softmax", scale=4)
+    dx = softmax.softmax_vjp(y, dy, scale=0.3, dtype=F32, out=dy)
+    check(dx, oracle.softmax_vjp(y, normal((1, 16_392)), 0.3), "softmax", scale=4)
+
+
+def test_every_row_fits_its_plan() -> None:
+    for per in (1, 8):
+        for columns in (0, 1, 7, 8, 255, 256, 257, 1024, 1025, 2048, 4096, 4097, 16_384, 16_385):
+            p = softmax.plan(columns, per)
+            assert p.threads * p.rows <= 512
+            assert p.chunks * per <= softmax._HELD
+            assert columns <= p.threads * p.chunks * per or (not p.chunks and columns > 4096)
+
+
 def test_constants_of_launcher_and_source_agree() -> None:
     text = (emulator.INCLUDE / "online.cuh").read_text()
     for launcher in (softmax, cross_entropy):

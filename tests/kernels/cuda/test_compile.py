@@ -24,6 +24,7 @@ WIDE = {
     "quantize_block1d",
     "quantize_block2d",
     "quantize_block128",
+    "quantize_pair",
 }
 
 
@@ -58,7 +59,7 @@ def test_no_warnings_and_no_spills(instance: Instance) -> None:
 
 def test_blackwell_converts_fp4_in_hardware(tmp_path: Path) -> None:
     e2m1 = "4,2,1,1,7,7,7,4"
-    fp4 = [i for i in DECLARED if i.name == "quantize_block1d" and dict(i.defines)["ELEMENT"] == e2m1]
+    fp4 = [i for i in DECLARED if i.name == "quantize_pair" and dict(i.defines)["ELEMENT"] == e2m1]
     fp4 = [i for i in fp4 if not dict(i.defines)["ROUNDING"]]  # random numbers are added in software
     for instance in fp4:
         assert "F2FP.SATFINITE.E2M1" in sass(instance, "sm_100f", tmp_path)

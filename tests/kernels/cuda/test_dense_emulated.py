@@ -41,11 +41,16 @@ def off_vectors(x: np.ndarray) -> np.ndarray:
     return y
 
 
+def gpu_nan(dtype: np.dtype) -> np.ndarray:
+    """The NaN that a GPU's arithmetic makes: all ones but for the sign."""
+    return np.array(np.iinfo(f"i{dtype.itemsize}").max).astype(f"i{dtype.itemsize}").view(dtype)
+
+
 @pytest.mark.parametrize(
     ("kind", "dtype"), [*zip(("gelu", "relu", "silu", "qgelu", "srelu"), (F32, BF16) * 3)], ids=str
 )
 def test_activation_bits(dtype: np.dtype, kind: str) -> None:
-    x = np.concatenate([normal((5003,), dtype, scale=4.0), np.array(SPECIAL, F32).astype(dtype)])
+    x = np.concatenate([normal((5003,), dtype, scale=4.0), np.array(SPECIAL, F32).astype(dtype), [gpu_nan(dtype)]])
     dy = normal(x.shape, dtype, 1)
     for a, b in ((x, dy), (off_vectors(x), dy), (x[:0], dy[:0])):
         assert np.array_equal(bits(activation.activation(a, kind)), bits(cpu_activation.activation(a, kind)))
@@ -58,6 +63,7 @@ def test_activation_bits(dtype: np.dtype, kind: str) -> None:
 def test_gated_activation_bits(dtype: np.dtype, kind: str) -> None:
     for shape in ((37, 64), (37, 66), (0, 8), (5, 0), (2, 2)):
         x = normal(shape, dtype, scale=4.0)
+        x[:1, :1] = gpu_nan(dtype)
         dy = normal((shape[0], shape[1] // 2), dtype, 1)
         for a in (x, off_vectors(x)):
             expected = cpu_activation.activation_vjp(a, dy, kind)

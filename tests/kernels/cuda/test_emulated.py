@@ -155,8 +155,9 @@ def test_routes() -> None:
         return found and found.variant
 
     x = values("normal", (64, 96), BF16)
-    assert [variant(x, fmt) for fmt in ROWS] == ["tensor", "block1d", "block1d", "block2d"]
-    assert [variant(x.T, fmt) for fmt in ROWS] == ["tensor", "block1d", "block1d", "block2d"]
+    assert [variant(x, fmt) for fmt in ROWS] == ["tensor", "pair", "pair", "block2d"]
+    assert [variant(x.T, fmt) for fmt in ROWS] == ["tensor", "pair", "pair", "block2d"]
+    assert [variant(x, fmt, col=False) for fmt in ROWS] == ["tensor", "block1d", "pair", "block2d"]
     assert variant(x, B128, col=False) == "block1d"
     assert variant(x, B128) == variant(x, B128_2D) == variant(x, B128_2D, col=False) == "block128"
     assert variant(x.T, B128, col=False) == "block128"  # its row side is the transpose's column copy

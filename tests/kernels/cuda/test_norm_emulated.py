@@ -20,7 +20,7 @@ STEMS = pytest.mark.parametrize("stem", ["layer_norm", "rms_norm"])
 @pytest.mark.parametrize(
     ("shape", "dtype", "parameter", "off"),
     [
-        ((70, 72), BF16, F32, False),  # one warp a row, several rows a block, several turns
+        ((150, 72), BF16, F32, False),  # a part of a warp a row, several rows a block, several turns
         ((70, 72), BF16, F32, True),  # single elements
         ((5, 2100), F32, BF16, False),  # several warps, a vector count that fills none of them
         ((3, 6001), F32, F32, False),  # backward too long for registers, single elements
@@ -59,17 +59,19 @@ def test_a_large_mean_costs_no_digits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_length_fits_its_plan() -> None:
     """All vectors have a thread, blocks stay in their limits, and short rows are read once."""
-    for backward in (False, True):
+    for backward, centered in ((False, True), (False, False), (True, True)):
         for itemsize in (2, 4):
             for width in (1, 2, 4, 8)[: 4 if itemsize == 2 else 3]:
                 for vectors in (0, 1, 31, 32, 33, 95, 96, 97, 128, 500, 512, 1024, 1025, 2048, 4096, 16_384):
-                    p = _norm.plan(backward, vectors * width, itemsize, width)
+                    p = _norm.plan(backward, vectors * width, itemsize, width, centered)
                     threads = p.lanes * p.rows
-                    assert p.lanes % 32 == 0 and threads <= 1024 and p.blocks * threads <= 1024
+                    assert (p.lanes % 32 == 0 or p.lanes in (8, 16)) and threads % 32 == 0
+                    assert threads <= 1024 and p.blocks * threads <= 1536
                     if p.chunks:
                         assert vectors <= p.lanes * p.chunks
                     else:
                         assert vectors * width > (16_384 if width * itemsize == 16 and not backward else 4096)
+    assert _norm.plan(False, 8192, 2, 8, False) == _norm.Plan(8, 512, 2, 1, 3)
     for itemsize in (2, 4):
         assert all(_norm.plan(back, 8192, itemsize, 16 // itemsize).chunks for back in (False, True))
 

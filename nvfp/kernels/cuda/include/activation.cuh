@@ -8,8 +8,9 @@ enum ActivationKind { GELU = 0, RELU = 1, SILU = 2, QGELU = 3, SRELU = 4, SIGMOI
 // 2 sqrt(2/pi) and that times 0.044715: gelu(x) = x sigmoid(2u), 2u = x (A + B x^2).
 constexpr float GELU_A = 0x1.988454p+0f, GELU_B = 0x1.2444f4p-4f, GELU_3B = 0x1.b6676ep-3f;
 constexpr float QGELU_Q = 0x1.b3b646p+0f;
-// Beyond these the sigmoid is exactly 0 or 1 in float32; the clip keeps x^2 and x (1 - s) finite.
-constexpr float GELU_FAR = 16.0f, SIGMOID_FAR = 128.0f;
+// Beyond these the sigmoid is exactly 0 or 1 in float32; the clip keeps x^2 and x (1 - s) finite, and the argument of
+// exp above -127 (the CPU's limits are wider: the results are the same).
+constexpr float GELU_FAR = 10.75f, SIGMOID_FAR = 126.0f;
 
 __device__ __forceinline__ float clip(float x, float limit) {
   x = x < -limit ? -limit : x;
@@ -20,7 +21,7 @@ template <int KIND>
 __device__ __forceinline__ float act(float x) {
   if constexpr (KIND == GELU) {
     float c = clip(x, GELU_FAR);
-    return x * sigmoid32(c * fmaf(GELU_B, c * c, GELU_A));
+    return x * sigmoid32<true>(c * fmaf(GELU_B, c * c, GELU_A));
   } else if constexpr (KIND == RELU) {
     return x <= 0.0f ? 0.0f : x;  // NaN passes
   } else if constexpr (KIND == SILU) {
@@ -32,15 +33,15 @@ __device__ __forceinline__ float act(float x) {
     return r * r;
   } else {
     static_assert(KIND == SIGMOID, "a kind of the table");
-    return sigmoid32(x);
+    return x == x ? sigmoid32(x) : x;
   }
 }
 
 // silu'(x) = s (1 + x (1 - s)); qgelu' is the same at 1.702 x.
 __device__ __forceinline__ float silu_slope(float x) {
   float c = clip(x, SIGMOID_FAR);
-  SigmoidParts part = sigmoid_parts(c);
-  float inverse = 1.0f / part.total;
+  SigmoidParts part = sigmoid_parts<true>(c);
+  float inverse = inverse_of(part.total);
   float s = (c < 0.0f ? part.e : 1.0f) * inverse, rest = (c < 0.0f ? 1.0f : part.e) * inverse;
   return s * fmaf(c, rest, 1.0f);
 }
@@ -51,8 +52,8 @@ __device__ __forceinline__ float act_vjp(float x, float dy) {
   if constexpr (KIND == GELU) {
     float c = clip(x, GELU_FAR);
     float square = c * c, z = c * fmaf(GELU_B, square, GELU_A);
-    SigmoidParts part = sigmoid_parts(z);
-    float inverse = 1.0f / part.total;
+    SigmoidParts part = sigmoid_parts<true>(z);
+    float inverse = inverse_of(part.total);
     float s = (z < 0.0f ? part.e : 1.0f) * inverse;
     return fmaf(c * (part.e * inverse * inverse), fmaf(GELU_3B, square, GELU_A), s) * dy;
   } else if constexpr (KIND == RELU || KIND == SRELU) {
@@ -66,7 +67,7 @@ __device__ __forceinline__ float act_vjp(float x, float dy) {
   } else {
     static_assert(KIND == SIGMOID, "a kind of the table");
     SigmoidParts part = sigmoid_parts(x);
-    float inverse = 1.0f / part.total;
-    return part.e * inverse * inverse * dy;
+    float inverse = inverse_of(part.total);
+    return x == x ? part.e * inverse * inverse * dy : x;
   }
 }

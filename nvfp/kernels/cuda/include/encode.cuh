@@ -135,17 +135,19 @@ template <class F>
 constexpr bool IS_E2M1 = F::BITS == 4 && F::SIGN && F::EXPONENT == 2 && F::MANTISSA == 1 && F::BIAS == 1 &&
                          F::MAX_CODE == 7 && F::NAN_CODE == 7 && F::OVERFLOW_CODE == 7;
 
-// The magnitude code of E2M1 as the bits of 1.5 * 2^23 + code, on the floating-point pipe alone. |x| is cut into its
-// parts within [0, 2], [2, 4] and [4, 6], each scaled to its number of codes and added to 1.5 * 2^23, where a float32
-// sum rounds to an integer. A part is whole before the next one starts, so the sum is even there, and ties go to even
-// codes as they should. NaN counts as 0.
+// The magnitude code of E2M1 as the bits of 1.5 * 2^23 + code, 1.5 * 2^23 being where a float32 sum rounds to an integer.
+// The code of |x| is the least of 2 |x|, |x| + 2, |x| / 2 + 4 and 7, each rounded: the lines meet at whole codes, even
+// ones where the step changes, so that ties go to even codes as they should. From 2 on they are lines in d, which ends
+// at 6, where the code is 7. Sums of one binade order as their bits do. NaN gives some code.
 constexpr unsigned E2M1_BASE = 0x4b400000u;
 
 __device__ __forceinline__ unsigned e2m1_magnitude(float x) {
   const float y = fabsf(x);
-  float sum = __fmaf_rn(__saturatef(__fmul_rn(y, 0.5f)), 4.0f, __uint_as_float(E2M1_BASE));
-  sum = __fmaf_rn(__saturatef(__fmaf_rn(y, 0.5f, -1.0f)), 2.0f, sum);
-  return __float_as_uint(__fadd_rn(__saturatef(__fmaf_rn(y, 0.5f, -2.0f)), sum));
+  const float d = __saturatef(__fmaf_rn(y, 0.25f, -0.5f));  // exact within [2, 6]
+  const unsigned below = __float_as_uint(__fmaf_rn(y, 2.0f, __uint_as_float(E2M1_BASE)));
+  const unsigned middle = __float_as_uint(__fmaf_rn(d, 4.0f, __uint_as_float(E2M1_BASE + 4u)));
+  const unsigned above = __float_as_uint(__fmaf_rn(d, 2.0f, __uint_as_float(E2M1_BASE + 5u)));
+  return min(min(below, middle), above);
 }
 
 template <class F>
@@ -156,17 +158,21 @@ __device__ __forceinline__ unsigned encode_e2m1(float x) {
 
 // Eight codes in a word, the first in the lowest nibble; NaN must not occur. The magnitudes are summed at their places
 // (their common base falls away at the end), the signs gathered by byte permutations.
-__device__ __forceinline__ unsigned encode8_e2m1(const float (&x)[8]) {
-  unsigned word = 0, bits[8];
+__device__ __forceinline__ unsigned magnitudes8_e2m1(const float* x) {
+  unsigned word = 0;
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    bits[k] = __float_as_uint(x[k]);
-    word += (e2m1_magnitude(x[k]) - E2M1_BASE) << 4 * k;
-  }
+  for (int k = 0; k < 8; ++k) word += (e2m1_magnitude(x[k]) - E2M1_BASE) << 4 * k;
+  return word;
+}
+__device__ __forceinline__ unsigned signs8(const float* x) {
+  unsigned bits[8];
+#pragma unroll
+  for (int k = 0; k < 8; ++k) bits[k] = __float_as_uint(x[k]);
   const unsigned even = __byte_perm(__byte_perm(bits[0], bits[2], 0x73), __byte_perm(bits[4], bits[6], 0x73), 0x5410);
   const unsigned odd = __byte_perm(__byte_perm(bits[1], bits[3], 0x73), __byte_perm(bits[5], bits[7], 0x73), 0x5410);
-  return word | (even & 0x80808080u) >> 4 | (odd & 0x80808080u);
+  return (even & 0x80808080u) >> 4 | (odd & 0x80808080u);
 }
+__device__ __forceinline__ unsigned encode8_e2m1(const float* x) { return magnitudes8_e2m1(x) | signs8(x); }
 
 #if defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH_FAMILY_SPECIFIC__ >= 1000
 #define NVFP_HARDWARE_FP4 1

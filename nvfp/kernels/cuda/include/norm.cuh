@@ -1,33 +1,19 @@
 // Normalisation of rows [rows, columns] and its gradients, for layer_norm.cu and rms_norm.cu. CENTERED: the mean is
 // subtracted (layer norm). Statistics and sums in float32, results rounded once. No atomics: every call repeats its bits.
 //
-// Parallelisation: LANES threads (whole warps) share a row, ROWS rows share a block. A thread keeps CHUNKS vectors of
-// W elements of its row in registers, so that x (and dy) come from memory once; CHUNKS = 0: rows too long for that
-// are read again for each pass, mostly from L2.
+// Parallelisation: LANES threads (8, 16 or whole warps) share a row, ROWS rows share a block. A thread keeps CHUNKS
+// vectors of W elements of its row in registers, so that x (and dy) come from memory once; CHUNKS = 0: rows too long
+// for that are read again for each pass, mostly from L2.
 //
 // Macros: T_IN (x, y, dy, dx), T_PARAM (gamma, beta and their gradients), W, LANES, ROWS, CHUNKS.
 // `shift` is 1 for zero-centred gamma, else 0; `n` is the length of a row as a float.
 #pragma once
-#include "convert.cuh"
-#include "own.cuh"
+#include "pack.cuh"
 
 #ifdef T_IN
-constexpr int WARPS = LANES / 32;
+constexpr int WARPS = LANES < 32 ? 1 : LANES / 32;
 constexpr int HELD = CHUNKS ? CHUNKS : 1;
-using Part = Vec<T_IN, W>;
-using Param = Vec<T_PARAM, W>;
-
-__device__ __forceinline__ Part load_part(const T_IN* p) {
-  constexpr int BYTES = sizeof(T_IN) * W;
-  if constexpr (BYTES >= 8) {
-    return load_own<T_IN, W>(p);
-  } else {
-    Part v;
-    if constexpr (BYTES == 4) *reinterpret_cast<unsigned*>(&v) = *reinterpret_cast<const unsigned*>(p);
-    else v.at[0] = *p;
-    return v;
-  }
-}
+using Part = Words<T_IN, W>;
 
 // A thread's share of a row: vectors threadIdx.x, threadIdx.x + LANES, ... below `vectors`.
 template <class F>
@@ -44,11 +30,38 @@ __device__ __forceinline__ void each(int vectors, F f) {
 struct Held {
   Part part[HELD];
   __device__ __forceinline__ void load(const T_IN* row, int vectors) {
-    if constexpr (CHUNKS > 0) each(vectors, [&](int i, int v) { part[i] = load_part(row + (long long)v * W); });
+    if constexpr (CHUNKS > 0) each(vectors, [&](int i, int v) { part[i] = load_words<T_IN, W>(row + (long long)v * W); });
   }
-  __device__ __forceinline__ Part get(const T_IN* row, int i, int v) const {
-    if constexpr (CHUNKS > 0) return part[i];
-    else return load_part(row + (long long)v * W);
+  __device__ __forceinline__ void get(const T_IN* row, int i, int v, float (&x)[W]) const {
+    if constexpr (CHUNKS > 0) unpack(part[i], x);
+    else unpack(load_words<T_IN, W>(row + (long long)v * W), x);
+  }
+};
+
+// A thread's share of gamma as factors: shift + gamma.
+struct Factors {
+  float held[HELD * W];
+  __device__ __forceinline__ static void read(const T_PARAM* gamma, int v, float shift, float (&g)[W]) {
+    unpack(load_words<T_PARAM, W>(gamma + (long long)v * W), g);
+#pragma unroll
+    for (int j = 0; j < W; ++j) g[j] += shift;
+  }
+  __device__ __forceinline__ void load(const T_PARAM* gamma, int vectors, float shift) {
+    if constexpr (CHUNKS > 0)
+      each(vectors, [&](int i, int v) {
+        float g[W];
+        read(gamma, v, shift, g);
+#pragma unroll
+        for (int j = 0; j < W; ++j) held[i * W + j] = g[j];
+      });
+  }
+  __device__ __forceinline__ void get(const T_PARAM* gamma, int i, int v, float shift, float (&g)[W]) const {
+    if constexpr (CHUNKS > 0) {
+#pragma unroll
+      for (int j = 0; j < W; ++j) g[j] = held[i * W + j];
+    } else {
+      read(gamma, v, shift, g);
+    }
   }
 };
 
@@ -57,7 +70,7 @@ struct Held {
 template <int N>
 __device__ __forceinline__ void row_sum(float (&s)[N], int& phase) {
 #pragma unroll
-  for (int k = 16; k > 0; k /= 2)
+  for (int k = (LANES < 32 ? LANES : 32) / 2; k > 0; k /= 2)
 #pragma unroll
     for (int j = 0; j < N; ++j) s[j] += __shfl_xor_sync(0xffffffffu, s[j], k);
   if constexpr (WARPS > 1) {
@@ -80,34 +93,45 @@ __device__ __forceinline__ void row_sum(float (&s)[N], int& phase) {
 }
 
 // y = (x - mean) rstd (shift + gamma) + beta. The variance is that of the differences to a first mean, which their own
-// mean then corrects: a large common offset costs no digits.
+// mean then corrects: a large common offset costs no digits. Where a thread has one vector, the next row's is under
+// way while a row is computed.
 template <bool CENTERED>
 __device__ __forceinline__ void norm(const T_IN* x, const T_PARAM* __restrict__ gamma, const T_PARAM* __restrict__ beta,
                                      T_IN* y, float* __restrict__ mean, float* __restrict__ rstd, long long rows,
                                      int columns, float n, float eps, float shift) {
+  constexpr bool AHEAD = CHUNKS == 1;
+  const long long step = (long long)gridDim.x * ROWS;
   int phase = 0;
-  for (long long first = (long long)blockIdx.x * ROWS; first < rows; first += (long long)gridDim.x * ROWS) {
+  Held next;
+  auto fetch = [&](long long r) {
+    if (r < rows) next.load(x + r * columns, columns / W);
+  };
+  if constexpr (AHEAD) fetch((long long)blockIdx.x * ROWS + threadIdx.y);
+  for (long long first = (long long)blockIdx.x * ROWS; first < rows; first += step) {
     const long long r = first + threadIdx.y;
     const int vectors = r < rows ? columns / W : 0;
     const T_IN* row = x + r * columns;
-    Held held;
-    held.load(row, vectors);
+    if constexpr (!AHEAD) fetch(r);
+    const Held held = next;
+    if constexpr (AHEAD) fetch(r + step);
     float base = 0.0f, rest = 0.0f, variance;
     if constexpr (CENTERED) {
       float total[1] = {0.0f};
       each(vectors, [&](int i, int v) {
-        const Part p = held.get(row, i, v);
+        float p[W];
+        held.get(row, i, v, p);
 #pragma unroll
-        for (int j = 0; j < W; ++j) total[0] += load_float(p.at[j]);
+        for (int j = 0; j < W; ++j) total[0] += p[j];
       });
       row_sum(total, phase);
       base = total[0] / n;
       float s[2] = {0.0f, 0.0f};
       each(vectors, [&](int i, int v) {
-        const Part p = held.get(row, i, v);
+        float p[W];
+        held.get(row, i, v, p);
 #pragma unroll
         for (int j = 0; j < W; ++j) {
-          const float d = load_float(p.at[j]) - base;
+          const float d = p[j] - base;
           s[0] += d;
           s[1] = fmaf(d, d, s[1]);
         }
@@ -119,9 +143,10 @@ __device__ __forceinline__ void norm(const T_IN* x, const T_PARAM* __restrict__ 
     } else {
       float s[1] = {0.0f};
       each(vectors, [&](int i, int v) {
-        const Part p = held.get(row, i, v);
+        float p[W];
+        held.get(row, i, v, p);
 #pragma unroll
-        for (int j = 0; j < W; ++j) s[0] = fmaf(load_float(p.at[j]), load_float(p.at[j]), s[0]);
+        for (int j = 0; j < W; ++j) s[0] = fmaf(p[j], p[j], s[0]);
       });
       row_sum(s, phase);
       variance = s[0] / n;
@@ -129,18 +154,18 @@ __device__ __forceinline__ void norm(const T_IN* x, const T_PARAM* __restrict__ 
     const float scale = 1.0f / sqrtf(variance + eps);
     T_IN* out = y + r * columns;
     each(vectors, [&](int i, int v) {
-      const Part p = held.get(row, i, v);
-      const Param g = load_vec<T_PARAM, W>(gamma + (long long)v * W);
-      Param b = {};
-      if (beta) b = load_vec<T_PARAM, W>(beta + (long long)v * W);
-      Part q;
+      float p[W], g[W], q[W];
+      held.get(row, i, v, p);
+      Factors::read(gamma, v, shift, g);
 #pragma unroll
-      for (int j = 0; j < W; ++j) {
-        const float d = CENTERED ? (load_float(p.at[j]) - base) - rest : load_float(p.at[j]);
-        const float t = (d * scale) * (shift + load_float(g.at[j]));
-        q.at[j] = store<T_IN>(beta ? t + load_float(b.at[j]) : t);
+      for (int j = 0; j < W; ++j) q[j] = ((CENTERED ? (p[j] - base) - rest : p[j]) * scale) * g[j];
+      if (CENTERED && beta) {
+        float b[W];
+        unpack(load_words<T_PARAM, W>(beta + (long long)v * W), b);
+#pragma unroll
+        for (int j = 0; j < W; ++j) q[j] += b[j];
       }
-      store_vec(out + (long long)v * W, q);
+      keep_words(out + (long long)v * W, pack<T_IN, W>(q));
     });
     if (r < rows && threadIdx.x == 0) {
       if constexpr (CENTERED) mean[r] = base + rest;
@@ -152,7 +177,8 @@ __device__ __forceinline__ void norm(const T_IN* x, const T_PARAM* __restrict__ 
 // With t = (x - mean) rstd and g = dy (shift + gamma): dx = rstd (g - mean(g) - t mean(g t)) (uncentred: without
 // mean(g)); null: not wanted. Where CHUNKS > 0 each block also adds up dy t (and dy) over its rows, and writes one
 // row of `partial` [1 or 2][blocks, columns] each (null: not wanted).
-// The next row's x and dy are under way while a row is computed, where registers can hold both.
+// The factors stay in registers for all rows of a block, and the next row's x and dy are under way while a row is
+// computed, where registers can hold both.
 template <bool CENTERED>
 __device__ __forceinline__ void norm_vjp(const T_IN* __restrict__ dy, const T_IN* __restrict__ x,
                                          const T_PARAM* __restrict__ gamma, const float* __restrict__ mean,
@@ -161,6 +187,7 @@ __device__ __forceinline__ void norm_vjp(const T_IN* __restrict__ dy, const T_IN
   constexpr int SUMS = CENTERED ? 2 : 1;
   constexpr bool AHEAD = HELD * W <= 16;
   float total[SUMS][HELD * W] = {};
+  const float share = 1.0f / n;
   const long long step = (long long)gridDim.x * ROWS;
   int phase = 0;
   Held next_x, next_dy;
@@ -173,6 +200,12 @@ __device__ __forceinline__ void norm_vjp(const T_IN* __restrict__ dy, const T_IN
     next_rstd = rstd[r];
   };
   if constexpr (AHEAD) fetch((long long)blockIdx.x * ROWS + threadIdx.y);
+  Factors factors;
+  if constexpr (AHEAD) factors.load(gamma, columns / W, shift);
+  auto factor = [&](int i, int v, float (&g)[W]) {
+    if constexpr (AHEAD) factors.get(gamma, i, v, shift, g);
+    else Factors::read(gamma, v, shift, g);
+  };
   for (long long first = (long long)blockIdx.x * ROWS; first < rows; first += step) {
     const long long r = first + threadIdx.y;
     const int vectors = r < rows ? columns / W : 0;
@@ -183,35 +216,37 @@ __device__ __forceinline__ void norm_vjp(const T_IN* __restrict__ dy, const T_IN
     if constexpr (AHEAD) fetch(r + step);
     float s[SUMS] = {};
     each(vectors, [&](int i, int v) {
-      const Part p = held.get(row, i, v), d = dheld.get(drow, i, v);
-      const Param g = load_vec<T_PARAM, W>(gamma + (long long)v * W);
+      float p[W], d[W], g[W];
+      held.get(row, i, v, p);
+      dheld.get(drow, i, v, d);
+      factor(i, v, g);
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        const float up = load_float(d.at[j]), t = (load_float(p.at[j]) - base) * scale;
-        const float w = up * (shift + load_float(g.at[j]));
+        const float t = (CENTERED ? p[j] - base : p[j]) * scale, w = d[j] * g[j];
         s[0] = fmaf(w, t, s[0]);
         if constexpr (CENTERED) s[1] += w;
         if constexpr (CHUNKS > 0) {
-          total[0][i * W + j] = fmaf(up, t, total[0][i * W + j]);
-          if constexpr (CENTERED) total[1][i * W + j] += up;
+          total[0][i * W + j] = fmaf(d[j], t, total[0][i * W + j]);
+          if constexpr (CENTERED) total[1][i * W + j] += d[j];
         }
       }
     });
     if (!dx) continue;
     row_sum(s, phase);
-    const float along = s[0] / n, level = CENTERED ? s[SUMS - 1] / n : 0.0f;
+    // rstd (w - level - t along) with t = (x - mean) rstd, as two fused products of w and x - mean
+    const float along = -(scale * scale) * (s[0] * share), level = CENTERED ? -scale * (s[SUMS - 1] * share) : 0.0f;
     T_IN* out = dx + r * columns;
     each(vectors, [&](int i, int v) {
-      const Part p = held.get(row, i, v), d = dheld.get(drow, i, v);
-      const Param g = load_vec<T_PARAM, W>(gamma + (long long)v * W);
-      Part q;
+      float p[W], d[W], g[W], q[W];
+      held.get(row, i, v, p);
+      dheld.get(drow, i, v, d);
+      factor(i, v, g);
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        const float t = (load_float(p.at[j]) - base) * scale;
-        const float w = load_float(d.at[j]) * (shift + load_float(g.at[j]));
-        q.at[j] = store<T_IN>(scale * fmaf(-t, along, w - level));
+        const float w = d[j] * g[j];
+        q[j] = fmaf(CENTERED ? p[j] - base : p[j], along, CENTERED ? fmaf(w, scale, level) : w * scale);
       }
-      store_vec(out + (long long)v * W, q);
+      keep_words(out + (long long)v * W, pack<T_IN, W>(q));
     });
   }
   if constexpr (CHUNKS > 0) {
@@ -251,12 +286,14 @@ __device__ __forceinline__ void norm_columns(const T_IN* __restrict__ dy, const 
   Vec<float, W> along = {}, level = {};
 #pragma unroll 4
   for (long long r = first; r < last; ++r) {
-    const Part p = load_part(x + r * columns + c), d = load_part(dy + r * columns + c);
+    float p[W], d[W];
+    unpack(load_words<T_IN, W>(x + r * columns + c), p);
+    unpack(load_words<T_IN, W>(dy + r * columns + c), d);
     const float base = CENTERED ? mean[r] : 0.0f, scale = rstd[r];
 #pragma unroll
     for (int j = 0; j < W; ++j) {
-      along.at[j] = fmaf(load_float(d.at[j]), (load_float(p.at[j]) - base) * scale, along.at[j]);
-      level.at[j] += load_float(d.at[j]);
+      along.at[j] = fmaf(d[j], (p[j] - base) * scale, along.at[j]);
+      level.at[j] += d[j];
     }
   }
   store_vec(partial + blockIdx.y * columns + c, along);

@@ -24,6 +24,32 @@ __device__ __forceinline__ F row_sum(F x) {
   return x;
 }
 
+// The largest value of a row (NaN is none) for every thread of it.
+__device__ __forceinline__ float row_max(float x) {
+  __shared__ float part[32];
+#pragma unroll
+  for (int k = 16; k > 0; k /= 2) x = fmaxf(x, __shfl_xor_sync(ALL, x, k));
+  if (blockDim.x == 32) return x;
+  __syncthreads();  // a former call's readers are done
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = threadIdx.x % 32 < blockDim.x / 32 ? part[threadIdx.x % 32] : -INF;
+#pragma unroll
+  for (int k = 16; k > 0; k /= 2) x = fmaxf(x, __shfl_xor_sync(ALL, x, k));
+  return x;
+}
+
+// exp(x) for x <= 0, within 2 ulp plus |x| / 2 ulp; 0 instead of subnormal results.
+__device__ __forceinline__ float exp_below(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 0x1.715476p+0f));
+  return y;
+#else
+  return exp2f(x * 0x1.715476p+0f);
+#endif
+}
+
 // sum of exp(x - top) over what was seen; while nothing but -inf was seen, exp is taken relative to 0.
 struct Running {
   float top, sum;

@@ -56,10 +56,11 @@ struct Target {
 // First row and column of this block's tile. An empty matrix has one block, for the words.
 struct Origin { long long r, c; };
 
-__device__ __forceinline__ Origin tile_origin(long long columns) {
+__device__ __forceinline__ Origin tile_origin(long long columns, unsigned tile) {
   const unsigned across = max((unsigned)((columns + COLUMNS - 1) / COLUMNS), 1u);  // the launcher keeps tiles below 2^31
-  return {(long long)(blockIdx.x / across) * ROWS, (long long)(blockIdx.x % across) * COLUMNS};
+  return {(long long)(tile / across) * ROWS, (long long)(tile % across) * COLUMNS};
 }
+__device__ __forceinline__ Origin tile_origin(long long columns) { return tile_origin(columns, blockIdx.x); }
 
 // Whole: the tile lies inside the matrix and every piece can be moved by vectors.
 template <bool Whole>
@@ -164,12 +165,14 @@ __device__ __forceinline__ unsigned code_at(const Codes& codes, int i) {
   return Element::PACKED ? codes.word[i / 8] >> 4 * (i % 8) & 15u : codes.word[i / 4] >> 8 * (i % 4) & 255u;
 }
 
-// Writes the codes of (r, c .. c + 15), zeros beyond the logical end of the row and below the last row.
+__device__ __forceinline__ unsigned char* code_address(const Target& t, long long r, long long c) {
+  return t.codes + r * t.pitch + c / (Element::PACKED ? 2 : 1);
+}
+
+// Writes the codes of (r, c .. c + 15), which are at `to`, zeros beyond the logical end of the row and below the last row.
 template <bool Whole>
-__device__ __forceinline__ void store_piece(const Target& t, long long r, long long c, const Codes& codes) {
-  constexpr int PER_BYTE = Element::PACKED ? 2 : 1, BYTES = PIECE / PER_BYTE;
-  const long long at = c / PER_BYTE;
-  unsigned char* to = t.codes + r * t.pitch + at;
+__device__ __forceinline__ void store_piece(const Target& t, unsigned char* to, long long r, long long c, const Codes& codes) {
+  constexpr int PER_BYTE = Element::PACKED ? 2 : 1;
   Vec<unsigned, WORDS> v;
 #pragma unroll
   for (int w = 0; w < WORDS; ++w) v.at[w] = codes.word[w];
@@ -178,15 +181,22 @@ __device__ __forceinline__ void store_piece(const Target& t, long long r, long l
   } else if (r < t.rows && c + PIECE <= t.columns && t.aligned) {
     store_vec<unsigned, WORDS>(reinterpret_cast<unsigned*>(to), v);
   } else if (r < t.allocated) {
+    const long long there = r < t.rows ? t.columns - c : 0, bytes = t.pitch - c / PER_BYTE;
 #pragma unroll
-    for (int i = 0; i < BYTES; ++i) {
-      unsigned byte = 0;
-#pragma unroll
-      for (int j = 0; j < PER_BYTE; ++j)
-        if (r < t.rows && c + i * PER_BYTE + j < t.columns) byte |= code_at(codes, i * PER_BYTE + j) << 4 * j;
-      if (at + i < t.pitch) to[i] = (unsigned char)byte;
+    for (int w = 0; w < WORDS; ++w) {
+      unsigned left = codes.word[w];
+#pragma unroll 1
+      for (int i = 4 * w; i < 4 * w + 4 && i < bytes; ++i, left >>= 8) {
+        const long long codes_left = there - i * PER_BYTE;
+        to[i] = (unsigned char)(codes_left >= PER_BYTE ? left : codes_left > 0 ? left & 15u : 0u);
+      }
     }
   }
+}
+
+template <bool Whole>
+__device__ __forceinline__ void store_piece(const Target& t, long long r, long long c, const Codes& codes) {
+  store_piece<Whole>(t, code_address(t, r, c), r, c, codes);
 }
 
 enum : int { PLAIN = 0, TILES = 1, K_MAJOR = 2 };

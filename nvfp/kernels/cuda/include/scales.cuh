@@ -76,7 +76,7 @@ __device__ __forceinline__ unsigned two_level_code(float amax, float per_element
 }
 template <class S>
 __device__ __forceinline__ float two_level_multiplier(unsigned code, float decode_factor) {
-  return capped(__fdiv_rn(1.0f, __fmul_rn(decode<S>(code), decode_factor)));
+  return capped(__frcp_rn(__fmul_rn(decode<S>(code), decode_factor)));
 }
 
 // divided_tensor_level, divided_block_scale, divisor: conventions that divide. A divisor of 0 is the least float32.

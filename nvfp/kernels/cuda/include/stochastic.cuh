@@ -31,6 +31,18 @@ __device__ __forceinline__ unsigned encode_random(float x, unsigned r) {
   }
 }
 
+// encode_random of E2M1 by a byte of a word, as e2m1_magnitude has it: lines rounded down. NaN gives some code.
+__device__ __forceinline__ unsigned e2m1_random_magnitude(float x, unsigned word, int byte) {
+  const float a = fabsf(x), r = __fadd_rn(__uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 | byte)), -8388608.0f);
+  const unsigned e = max(__float_as_uint(a) & 0x7f800000u, 127u << 23);
+  const float moved = __fmaf_rn(r, __uint_as_float(e - (9u << 23)), a);  // the product is exact
+  const float d = __saturatef(__fmaf_rn(moved, 0.25f, -0.5f));           // exact within [2, 6]
+  const unsigned below = __float_as_uint(__fmaf_rd(moved, 2.0f, __uint_as_float(E2M1_BASE)));
+  const unsigned middle = __float_as_uint(__fmaf_rd(d, 4.0f, __uint_as_float(E2M1_BASE + 4u)));
+  const unsigned above = __float_as_uint(__fmaf_rd(d, 2.0f, __uint_as_float(E2M1_BASE + 5u)));
+  return min(min(below, middle), above);
+}
+
 __device__ __forceinline__ unsigned random_code(float x, const Block& b, unsigned r) {
   const float y = __fmul_rn(x, b.multiplier);
   if constexpr (ROUNDING == 2) return b.bad ? BAD_CODE : encode_toward_zero<Element, SATURATE>(y);

@@ -4,6 +4,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -149,6 +150,11 @@ template <class T> inline unsigned __match_any_sync(unsigned, T v) {
   for (int lane = 0; lane < shim::lanes(); ++lane) peers |= (unsigned)(shim::exchange(v, lane) == v) << lane;
   return peers;
 }
+inline int __any_sync(unsigned, int v) {
+  int any = 0;
+  for (int lane = 0; lane < shim::lanes(); ++lane) any |= shim::exchange(v, lane);
+  return any != 0;
+}
 template <class T> inline T atomicMax(T* p, T v) { T old = *p; *p = std::max(old, v); return old; }
 template <class T> inline T atomicAdd(T* p, T v) { T old = *p; *p = old + v; return old; }
 template <class T> inline T atomicOr(T* p, T v) { T old = *p; *p = old | v; return old; }
@@ -162,8 +168,16 @@ inline int __float_as_int(float f) { return shim::bits<int>(f); }
 inline float __int_as_float(int i) { return shim::bits<float>(i); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __fmaf_rd(float a, float b, float c) {
+  volatile float x = a, y = b, z = c;
+  std::fesetround(FE_DOWNWARD);
+  volatile float sum = std::fma(x, y, z);
+  std::fesetround(FE_TONEAREST);
+  return sum;
+}
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return (unsigned long long)((unsigned __int128)a * b >> 64);
