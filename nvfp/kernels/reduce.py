@@ -74,6 +74,9 @@ def reduce(
     """
     check_choice("reduce", "op", op, _OPS)
     axes = _axes(op, axis, x.ndim)
+    if x.dtype.kind == "c" and op in _LOGIC and kind_of(x) == "cuda":  # the kernels take real numbers
+        with x.device:
+            x = x != 0
     compute, result, interim = _resolve(op, x.dtype, dtype if dtype is not None or out is None else out.dtype)
     if 0 in x.shape and op not in (*_ARITHMETIC, *_LOGIC) and any(x.shape[a] == 0 for a in axes):
         raise ShapeError(message(op, "at least one element", f"shape {x.shape} over axes {axes}", "skip empty arrays"))
@@ -81,8 +84,7 @@ def reduce(
     check_out(op, out, shape, result)
     if compute.kind == "c" and kind_of(x) == "cuda":  # CuPy reduces complex numbers
         with x.device:
-            source = x != 0 if op in _LOGIC else x  # CuPy's all and any take real numbers
-            found = getattr(source, op)(axis=axes, keepdims=keepdims).astype(result, copy=False)
+            found = getattr(x, op)(axis=axes, keepdims=keepdims).astype(result, copy=False)
         if out is None:
             return found
         out[...] = found

@@ -206,9 +206,9 @@ def test_composed_special_values(device: Any) -> None:
         for name in ("fmod", "fmax", "fmin"):
             got, expected = getattr(nf, name)(x, y), getattr(np, name)(special[:, None], special)
             np.testing.assert_array_equal(np.asarray(got), expected)
-        np.testing.assert_array_equal(
-            np.signbit(np.asarray(nf.fmod(x, 2.0))), np.signbit(np.fmod(special[:, None], np.float32(2)))
-        )
+        got, expected = np.asarray(nf.fmod(x, 2.0)), np.fmod(special[:, None], np.float32(2))
+        finite = np.isfinite(expected)  # the sign of a NaN is anybody's
+        np.testing.assert_array_equal(np.signbit(got[finite]), np.signbit(expected[finite]))
         np.testing.assert_allclose(np.asarray(nf.angle(y)), np.angle(special), rtol=1e-6)
     z = np.array([1 + 1j, -1j, -1 + 0j, 0j], np.complex64)
     np.testing.assert_allclose(np.asarray(nf.angle(nf.asarray(z))), np.angle(z), rtol=1e-6)

@@ -236,7 +236,7 @@ def test_torchs_current_stream() -> None:
     where = place(torch, nf.Device("cuda"))
     ours = layer(1024, 1024, device=where, recipe=DELAYED)
     x = torch.randn(1024, 1024, device=where, requires_grad=True)
-    expected = ours.eval()(x)
+    expected = ours.eval()(x).detach()  # a graph kept alive would tie the weight's gradient to this stream
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
