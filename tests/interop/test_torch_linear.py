@@ -230,13 +230,15 @@ def test_results_are_ordinary_tensors() -> None:
     assert np.isfinite(values(z)).all() and z.is_contiguous()
 
 
+# The weight was made on another stream than the one its gradient comes from; torch may say so.
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node.s stream does not match:UserWarning")
 @pytest.mark.gpu
 def test_torchs_current_stream() -> None:
     """A result is right on the stream that torch is on, with the device busy in between."""
     where = place(torch, nf.Device("cuda"))
     ours = layer(1024, 1024, device=where, recipe=DELAYED)
-    x = torch.randn(1024, 1024, device=where, requires_grad=True)
-    expected = ours.eval()(x).detach()  # a graph kept alive would tie the weight's gradient to this stream
+    x = torch.randn(1024, 1024, device=where)
+    expected = ours.eval()(x).detach()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
