@@ -24,9 +24,8 @@ class Tolerance:
 
 _GEMM = "float32 accumulation in any order, then one rounding to the output dtype"
 _FAST = "Hopper FP8 tensor cores keep about 14 bits; the error grows with K (2.0e-3 of the scale at K = 8192)"
-_SLOW = (
-    "Hopper FP8 without fast accumulation: 1.2e-4 of the scale in mid-size products, single elements of small K 2.4e-4"
-)
+_SLOW = "Hopper FP8 without fast accumulation: 1.2e-4 of the scale whatever K"
+_DRAWN = "as gemm_fp8, drawn operands: the H200 gave 2.4e-4 of the scale in one element of K = 37"
 _NORM = "float32 sums over a row or over the rows, one rounding; atol in units of what the sums add up"
 _CUDNN = "weights, their gradients and O are rounded to 16 bits in between; atol in units of sums of magnitudes"
 _BLOCK = (
@@ -47,9 +46,12 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("gemm", "float32"): Tolerance(1e-5, 1e-6, _GEMM),
     ("gemm", "float16"): Tolerance(2.0**-10, 1e-6, _GEMM),
     ("gemm", "bfloat16"): Tolerance(2.0**-8, 1e-6, _GEMM),
-    ("gemm_fp8", "float32"): Tolerance(1e-5, 4e-4, _SLOW),
-    ("gemm_fp8", "float16"): Tolerance(2.0**-10, 4e-4, _SLOW),
-    ("gemm_fp8", "bfloat16"): Tolerance(2.0**-8, 4e-4, _SLOW),
+    ("gemm_fp8", "float32"): Tolerance(1e-5, 2e-4, _SLOW),
+    ("gemm_fp8", "float16"): Tolerance(2.0**-10, 2e-4, _SLOW),
+    ("gemm_fp8", "bfloat16"): Tolerance(2.0**-8, 2e-4, _SLOW),
+    ("gemm_fp8_drawn", "float32"): Tolerance(1e-5, 4e-4, _DRAWN),
+    ("gemm_fp8_drawn", "float16"): Tolerance(2.0**-10, 4e-4, _DRAWN),
+    ("gemm_fp8_drawn", "bfloat16"): Tolerance(2.0**-8, 4e-4, _DRAWN),
     ("gemm_block128", "float32"): Tolerance(1e-5, 4e-4, _BLOCK),
     ("gemm_block128", "float16"): Tolerance(2.0**-10, 4e-4, _BLOCK),
     ("gemm_block128", "bfloat16"): Tolerance(2.0**-8, 4e-4, _BLOCK),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import lru_cache
+from numbers import Integral
 from typing import Any, Literal
 
 from nvfp.dtypes.codec import Rounding
@@ -138,6 +139,8 @@ def quantize(
             got = f"convention={convention!r} and rounding={rounding!r}"
             raise ArgumentError(message("quantize", "rounding='even' under a convention", got, "leave one of them out"))
     given = (scale is not None, amax is not None, tensor_scale is not None)
+    if not isinstance(axis, Integral):  # what `_resolve` caches must be hashable
+        axis_index("quantize", axis, x.ndim)
     axis = _resolve(fmt, x.ndim, axis, row, col, given, amax_epsilon, bias_grad, scale_layout)
     if scale is not None:
         check_word("quantize", "scale", scale)

@@ -215,6 +215,11 @@ def test_composed_special_values(device: Any) -> None:
     near = nf.asarray([0.0, 1e-9, 0.0095, 0.0096], dtype=nf.float64)
     second = nf.grad(lambda v: nf.sum(nf.grad(lambda w: nf.sum(nf.sinc(w)))(v)))(near)
     np.testing.assert_allclose(np.asarray(second), -(np.pi**2) / 3, rtol=1e-3)
+    for name in ("fmod", "fmax", "fmin"):
+        with pytest.raises(ShapeError, match=rf"\[{name}\] expected shapes that broadcast, got \(2,\), \(3,\); insert"):
+            getattr(nf, name)(nf.ones(2), nf.ones(3))
+        with pytest.raises(DTypeError, match=rf"\[{name}\] "):
+            getattr(nf, name)(nf.ones(2))
     with pytest.raises(ShapeError, match=r"\[rot90\]"):
         nf.rot90(x, axes=(0,))  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match=r"\[gradient\]"):

@@ -9,8 +9,9 @@ import pytest
 
 from nvfp.device import Device
 from nvfp.dtypes.block import dequantize_exact, quantize_exact
-from nvfp.dtypes.formats import QuantDType, nvfp4
+from nvfp.dtypes.formats import QuantDType, mxfp8, nvfp4
 from nvfp.dtypes.packing import unpack
+from nvfp.errors import DTypeError
 from nvfp.kernels._stochastic import Rng
 from nvfp.kernels.dequantize import dequantize
 from nvfp.kernels.gemm import gemm
@@ -164,3 +165,10 @@ def test_what_does_not_fit(device: Device) -> None:
             quantize(x, fmt, col=True, rotation="rht16")
     with pytest.raises(ValueError, match="scale_layout='plain' for the columns"):
         quantize(x, FORMATS[3], col=True, scale_layout="tiles128x4")
+
+
+@pytest.mark.parametrize("axis", [[0], "0", None])
+def test_an_axis_is_a_whole_number(axis: Any) -> None:
+    """A list reached the cache of resolved arguments, whose error told nothing."""
+    with pytest.raises(DTypeError, match=r"\[quantize\] expected axis in whole numbers"):
+        quantize(np.ones((2, 32), np.float32), mxfp8, axis=axis)

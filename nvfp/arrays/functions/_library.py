@@ -71,6 +71,6 @@ def ordered(op: str, x: Any) -> Array:
     return found
 
 
-def index_dtype(raw: Any) -> Array:
+def as_positions(raw: Any) -> Array:
     """An Array of positions: int64, whatever the library counts in."""
     return nf.astype(wrap(raw), np.dtype(np.int64), copy=False)

@@ -9,7 +9,7 @@ import numpy as np
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.convert import place
 from nvfp.arrays.functions._common import array, integer, promoted
-from nvfp.arrays.functions._library import call, constant, index_dtype, ordered
+from nvfp.arrays.functions._library import as_positions, call, constant, ordered
 from nvfp.arrays.functions.conversion import host
 from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
@@ -54,7 +54,7 @@ def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Array:
     if x.dtype is uint64 and x.size and int(nf.max(x)) >= 1 << 63:
         raise ArgumentError(message("bincount", "numbers below 2**63", int(nf.max(x)), "count values with nf.unique"))
     if factors is None:
-        return index_dtype(call("bincount", nf.astype(x, int64, copy=False).raw, minlength=least))
+        return as_positions(call("bincount", nf.astype(x, int64, copy=False).raw, minlength=least))
     sums = np.bincount(host(x).astype(np.int64), host(factors).astype(np.float64), least)
     return place(sums, x.device, float64 if factors.dtype is float64 else float32)
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.functions._common import HALVES, array, dense, fit, like, one_axis, widened
 from nvfp.arrays.functions._library import call
-from nvfp.arrays.functions.reductions import _accumulator
+from nvfp.arrays.functions.reductions import accumulator
 from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.dtypes.dense import float32, float64
@@ -23,7 +23,7 @@ def _axis(op: str, x: Array, axis: int | None) -> int:
 
 def _running(op: Literal["cumulative_sum", "cumulative_prod"], x: Array, place: int, dtype: Any, initial: bool) -> Any:
     """The raw running values, computed in float32 or wider and rounded once each."""
-    target = _accumulator(x, dtype)
+    target = accumulator(x, dtype)
     compute = float32 if target in HALVES and x.dtype is not float64 else float64 if target in HALVES else target
     found = call(op, cast(x.raw, compute) if x.dtype is not compute and compute.kind != "c" else x.raw,
                  axis=place, dtype=compute, include_initial=initial)  # fmt: skip

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from nvfp.arrays.array import Array
 from nvfp.arrays.functions._common import array, promoted, widened
+from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.dtypes.dense import float32
+from nvfp.errors import ShapeError, message
 
 _NEAR = 0.03  # below it the terms of sinc's series that are left out are under float64's last bit
 
@@ -20,8 +24,14 @@ def _floating(op: str, x: Any) -> Array:
 
 
 def _pair(op: str, x: Any, y: Any) -> tuple[Array, Array]:
-    """Both operands as Arrays of the dtype that they promote to."""
+    """Both operands as Arrays of the dtype that they promote to; their shapes broadcast."""
     found, dtype = promoted(op, x, y)
+    shapes = [v.shape for v in found if isinstance(v, Array)]
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        got, do = ", ".join(map(str, shapes)), "insert axes of length 1 or reshape"
+        raise ShapeError(message(op, "shapes that broadcast", got, do)) from None
     device = next(v.device for v in found if isinstance(v, Array))
     left, right = (
         nf.astype(v, dtype, copy=False) if isinstance(v, Array) else nf.full((), v, dtype=dtype, device=device)
@@ -31,6 +41,7 @@ def _pair(op: str, x: Any, y: Any) -> tuple[Array, Array]:
 
 
 @public
+@explained
 def angle(x: Any, /) -> Array:
     """Return the angle of complex numbers in radians, ``atan2(imag(x), real(x))``, element by element.
 
@@ -53,6 +64,7 @@ def angle(x: Any, /) -> Array:
 
 
 @public
+@explained
 def exp2(x: Any, /) -> Array:
     """Return ``2 ** x``, element by element.
 
@@ -71,6 +83,7 @@ def exp2(x: Any, /) -> Array:
 
 
 @public
+@explained
 def fmax(x: Any, y: Any, /) -> Array:
     """Return the larger of x and y, element by element; of a number and NaN the number.
 
@@ -95,6 +108,7 @@ def fmax(x: Any, y: Any, /) -> Array:
 
 
 @public
+@explained
 def fmin(x: Any, y: Any, /) -> Array:
     """Return the smaller of x and y, element by element; of a number and NaN the number.
 
@@ -126,6 +140,7 @@ def _unless_nan(x: Array, y: Array, chosen: Array) -> Array:
 
 
 @public
+@explained
 def fmod(x: Any, y: Any, /) -> Array:
     """Return ``x - trunc(x / y) * y``, element by element: the remainder with the sign of x (exact, as in C).
 
@@ -156,6 +171,7 @@ def fmod(x: Any, y: Any, /) -> Array:
 
 
 @public
+@explained
 def sinc(x: Any, /) -> Array:
     """Return ``sin(pi x) / (pi x)``, and 1 at 0, element by element.
 

@@ -29,7 +29,7 @@ def _spread(g: Array, axes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
     return nf.broadcast_to(nf.reshape(g, kept), shape)
 
 
-def _accumulator(x: Array, dtype: Any) -> np.dtype:
+def accumulator(x: Array, dtype: Any) -> np.dtype:
     """The dtype of a sum: floats keep theirs, integers widen as in NumPy."""
     if dtype is not None:
         found = as_dtype(dtype)
@@ -73,7 +73,7 @@ def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fal
             return fresh(found)
     x = array("sum", x)
     axes = _axes("sum", axis, x.ndim)
-    raw = reduce("sum", x.raw, axis=axes, keepdims=keepdims, dtype=_accumulator(x, dtype))
+    raw = reduce("sum", x.raw, axis=axes, keepdims=keepdims, dtype=accumulator(x, dtype))
     return wrap(raw, node=dense("sum", (x,), _sum_vjp, (axes, like(x))))
 
 
@@ -105,7 +105,7 @@ def mean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fa
             return fresh(found / found.dtype.type(x.raw.size))
     x = array("mean", x)
     axes = _axes("mean", axis, x.ndim)
-    target = float32 if dtype is None and x.dtype.kind in "iub" else _accumulator(x, dtype)
+    target = float32 if dtype is None and x.dtype.kind in "iub" else accumulator(x, dtype)
     count = math.prod(x.shape[a] for a in axes)
     source = nf.astype(x, float64).raw if x.dtype in (int64, uint64) else x.raw  # their sum may pass 64 bits
     raw = reduce("mean", source, axis=axes, keepdims=keepdims, dtype=target)
@@ -222,7 +222,7 @@ def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fa
     """
     x = array("prod", x)
     axes = _axes("prod", axis, x.ndim)
-    raw = reduce("prod", x.raw, axis=axes, keepdims=keepdims, dtype=_accumulator(x, dtype))
+    raw = reduce("prod", x.raw, axis=axes, keepdims=keepdims, dtype=accumulator(x, dtype))
     return wrap(raw, node=dense("prod", (x,), _prod_vjp, (x, axes, like(x))))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from nvfp.arrays.array import Array
 from nvfp.arrays.functions._common import array
-from nvfp.arrays.functions._library import call, index_dtype, wide
+from nvfp.arrays.functions._library import as_positions, call, wide
 from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.errors import ShapeError, message
@@ -31,7 +31,7 @@ def nonzero(x: Any, /) -> tuple[Array, ...]:
     x = array("nonzero", x)
     if x.ndim == 0:
         raise ShapeError(message("nonzero", "at least one axis", "shape ()", "use bool(x), or nf.atleast_1d(x)"))
-    return tuple(index_dtype(found) for found in call("nonzero", wide(x)))
+    return tuple(as_positions(found) for found in call("nonzero", wide(x)))
 
 
 @public

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.functions._common import array, promoted
-from nvfp.arrays.functions._library import call, constant, index_dtype, rounded, wide
+from nvfp.arrays.functions._library import as_positions, call, constant, rounded, wide
 from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 
@@ -78,7 +78,7 @@ def unique_counts(x: Any, /) -> UniqueCounts:
     """
     x = constant("unique_counts", x)
     values, counts = call("unique_counts", wide(x))
-    return UniqueCounts(rounded(values, x.dtype), index_dtype(counts))
+    return UniqueCounts(rounded(values, x.dtype), as_positions(counts))
 
 
 @public
@@ -102,7 +102,7 @@ def unique_inverse(x: Any, /) -> UniqueInverse:
     """
     x = constant("unique_inverse", x)
     values, inverse = call("unique_inverse", wide(x))
-    return UniqueInverse(rounded(values, x.dtype), index_dtype(inverse))
+    return UniqueInverse(rounded(values, x.dtype), as_positions(inverse))
 
 
 @public
@@ -127,7 +127,7 @@ def unique_all(x: Any, /) -> UniqueAll:
     """
     x = constant("unique_all", x)
     values, indices, inverse, counts = call("unique_all", wide(x))
-    return UniqueAll(rounded(values, x.dtype), index_dtype(indices), index_dtype(inverse), index_dtype(counts))
+    return UniqueAll(rounded(values, x.dtype), as_positions(indices), as_positions(inverse), as_positions(counts))
 
 
 @public
@@ -167,7 +167,7 @@ def unique(
     if not any(wanted.values()):
         return rounded(found, x.dtype)
     values, *rest = found
-    places = [index_dtype(r) for r in rest]
+    places = [as_positions(r) for r in rest]
     if return_inverse:
         at = 1 if return_index else 0
         places[at] = nf.reshape(places[at], x.shape)

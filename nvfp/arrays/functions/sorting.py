@@ -8,7 +8,7 @@ import numpy as np
 
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.functions._common import any_array, dense, one_axis, promoted
-from nvfp.arrays.functions._library import call, index_dtype, ordered, rounded, wide
+from nvfp.arrays.functions._library import as_positions, call, ordered, rounded, wide
 from nvfp.arrays.habits import explained
 from nvfp.arrays.registry import nf, public
 from nvfp.autograd.tape import needs_grad
@@ -90,7 +90,7 @@ def argsort(x: Any, /, axis: int | None = -1, *, descending: bool = False, stabl
         nf.array([1, 2, 0])
     """
     x, place = _along("argsort", x, axis)
-    return index_dtype(call("argsort", _sortable(x), axis=place, descending=descending, stable=True))
+    return as_positions(call("argsort", _sortable(x), axis=place, descending=descending, stable=True))
 
 
 @public
@@ -131,7 +131,7 @@ def searchsorted(x1: Any, x2: Any, /, side: Literal["left", "right"] = "left", *
         a = nf.take(a, order)
     common = np.dtype(float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
     left, right = (nf.astype(v.detach(), common, copy=False).raw for v in (a, b))
-    return index_dtype(call("searchsorted", left, right, side=side))
+    return as_positions(call("searchsorted", left, right, side=side))
 
 
 @public
