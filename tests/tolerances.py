@@ -153,7 +153,7 @@ def tolerance(name: str, dtype: Any) -> Tolerance:
     return row
 
 
-def check(actual: Any, expected: Any, name: str, dtype: Any = None, *, scale: Any = 1.0) -> None:
+def check(actual: Any, expected: Any, name: str, dtype: Any = None, *, scale: Any = 1.0, factor: float = 1.0) -> None:
     """Assert that NumPy array ``actual`` is within its row of ``expected``.
 
     Args:
@@ -162,13 +162,14 @@ def check(actual: Any, expected: Any, name: str, dtype: Any = None, *, scale: An
         name: row name.
         dtype: row dtype.
         scale: what one unit of atol means, e.g. ``|a| @ |b|`` for a GEMM; broadcasts.
+        factor: of the limit; 2 where both sides err, as two devices do.
     """
     actual = np.asarray(actual)
     row = tolerance(name, actual.dtype if dtype is None else dtype)
     a, e = actual.astype(np.float64), np.asarray(expected, np.float64)
     assert a.shape == e.shape, f"[{name}] expected shape {e.shape}, got {a.shape}"
     same = (a == e) | (np.isnan(a) & np.isnan(e))
-    limit = row.atol * np.asarray(scale, np.float64) + row.rtol * np.abs(e)
+    limit = factor * (row.atol * np.asarray(scale, np.float64) + row.rtol * np.abs(e))
     with np.errstate(invalid="ignore"):
         excess = np.where(same, 0.0, np.abs(a - e) / np.maximum(limit, np.finfo(np.float64).tiny))
     excess = np.where(np.isnan(excess), np.inf, excess)
