@@ -1,17 +1,19 @@
-"""`amax_history_update`: the delayed-scaling update of many modules at once."""
+"""Many tensors at once: `amax_history_update` of delayed scaling, `scale_tensors` and `l2_norm` of gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
-from nvfp.kernels._check import FLOAT32, check_choice
+from nvfp.kernels._check import FLOAT32, FLOATS, check_choice, check_out, check_word
 from nvfp.kernels._dispatch import backend
 
 ALGORITHMS = ("max", "most_recent")
+TENSORS = frozenset(FLOATS[:3])  # float32, bfloat16, float16
+PIECE = 8192  # elements whose squares are added before their sums are: a CUDA block's share
 
 
 def amax_history_update(
@@ -57,6 +59,41 @@ def amax_history_update(
         >>> scale.tolist(), history[:, 0].tolist()
         ([64.0], [0.0, 0.0, 2.0, 7.0])
     """
+    prepare_amax_history_update(histories, scales, fp8_max, algorithm=algorithm, margin=margin)()
+
+
+def prepare_amax_history_update(
+    histories: Sequence[Any],
+    scales: Sequence[Any],
+    fp8_max: Sequence[tuple[float, ...]],
+    *,
+    algorithm: str = "max",
+    margin: int = 0,
+) -> Callable[[], None]:
+    """Return a function that does one `amax_history_update` at each call.
+
+    For state that is updated again and again at the same addresses: everything but the launch is done here. The
+    function keeps the arrays alive.
+
+    Args:
+        histories: as there.
+        scales: as there.
+        fp8_max: as there.
+        algorithm: as there.
+        margin: as there.
+
+    Raises:
+        DTypeError: as there.
+        ShapeError: as there.
+        ArgumentError: as there.
+
+    Example:
+        >>> import numpy as np
+        >>> history, scale = np.array([[7.0], [0.0]], np.float32), np.ones(1, np.float32)
+        >>> update = prepare_amax_history_update([history], [scale], [(448.0,)])
+        >>> update(), scale.tolist()
+        (None, [64.0])
+    """
     op = "amax_history_update"
     check_choice(op, "algorithm", algorithm, ALGORITHMS)
     if not isinstance(margin, int | np.integer):
@@ -66,10 +103,108 @@ def amax_history_update(
         raise ShapeError(message(op, "lists of one length", got, "pass one entry per module"))
     for history, scale, top in zip(histories, scales, fp8_max):
         _check_one(op, history, scale, top)
-    if histories:
-        backend("multi_tensor", *histories, *scales).amax_history_update(
-            histories, scales, fp8_max, algorithm=algorithm, margin=int(margin)
-        )
+    if not histories:
+        return _nothing
+    update: Callable[[], None] = backend("multi_tensor", *histories, *scales).prepare_amax_history_update(
+        histories, scales, fp8_max, algorithm=algorithm, margin=int(margin)
+    )
+    return update
+
+
+def _nothing() -> None:
+    """The update of no module."""
+
+
+def scale_tensors(
+    xs: Sequence[Any], factor: Any, *, outs: Sequence[Any] | None = None, nonfinite: Any | None = None
+) -> list[Any]:
+    """Return ``x * factor`` of every tensor, and tell whether any holds a NaN or an infinity.
+
+    What a loss scaler needs of all gradients: ``y_i = round(float32(x_i) * factor)`` with one factor kept on the
+    device, and a flag that says "skip this step" without waiting for the GPU.
+
+    Args:
+        xs: n C-contiguous arrays of any shapes, each float32, bfloat16 or float16.
+        factor: float32 word; e.g. 1 / loss scale, or the clipping factor of a global norm.
+        outs: where to write, shapes as ``xs``, of any of the three dtypes; ``xs`` itself scales in place. Default:
+            new arrays of the dtypes of ``xs``.
+        nonfinite: float32 word that becomes 1 if any x (before scaling) is not finite, else stays as it is.
+
+    Returns:
+        The n results.
+
+    Raises:
+        DTypeError: another dtype, or words that are not float32.
+        ShapeError: lists that do not fit, outs of other shapes, or arrays that are not C-contiguous.
+
+    Numerics:
+        One float32 product, one rounding to the result's dtype. CPU and CUDA give the same bits. One CUDA launch
+        for 124 tensors of one pair of dtypes.
+
+    Source:
+        TE and Apex: multi_tensor_scale.
+
+    Example:
+        >>> import numpy as np
+        >>> found, half = np.zeros((), np.float32), np.full((), 0.5, np.float32)
+        >>> scale_tensors([np.array([2.0, np.inf], np.float32)], half, nonfinite=found)[0].tolist(), found.item()
+        ([1.0, inf], 1.0)
+    """
+    op = "scale_tensors"
+    _check_tensors(op, xs)
+    check_word(op, "factor", factor)
+    if nonfinite is not None:
+        check_word(op, "nonfinite", nonfinite)
+    if outs is not None:
+        _check_tensors(op, outs)
+        if len(outs) != len(xs):
+            raise ShapeError(message(op, "one out per tensor", f"{len(outs)} for {len(xs)}", "pass as many"))
+        for x, out in zip(xs, outs):
+            check_out(op, out, x.shape, out.dtype)
+    found: list[Any] = backend("multi_tensor", factor, *xs, *(outs or ()), nonfinite).scale_tensors(
+        xs, factor, outs=outs, nonfinite=nonfinite
+    )
+    return found
+
+
+def l2_norm(xs: Sequence[Any], *, like: Any | None = None) -> Any:
+    """Return the Euclidean norm of all tensors together, ``sqrt(sum_i sum_j x_ij^2)``.
+
+    Args:
+        xs: C-contiguous arrays of any shapes, each float32, bfloat16 or float16.
+        like: an array whose device the result is on if ``xs`` is empty.
+
+    Returns:
+        float32 word, on the device of the tensors (0 of none).
+
+    Raises:
+        DTypeError: another dtype.
+        ShapeError: an array that is not C-contiguous.
+
+    Numerics:
+        Squares are summed in float32 inside pieces of `PIECE` elements, the pieces in float64, in a fixed order: the
+        same call gives the same bits. Overflows to inf only where the squares of a piece do.
+        One CUDA launch for 124 tensors of one dtype, and one for the end.
+
+    Source:
+        TE and Apex: multi_tensor_l2norm.
+
+    Example:
+        >>> import numpy as np
+        >>> l2_norm([np.array([3.0], np.float32), np.array([[4.0]], np.float32)]).item()
+        5.0
+    """
+    _check_tensors("l2_norm", xs)
+    return backend("multi_tensor", *xs, like).l2_norm(xs, like=like)
+
+
+def _check_tensors(op: str, xs: Sequence[Any]) -> None:
+    for x in xs:
+        if x.dtype not in TENSORS:
+            expected = "float32, bfloat16 or float16 tensors"
+            raise DTypeError(message(op, expected, x.dtype, "cast it with x.astype"))
+        if not x.flags.c_contiguous:
+            raise ShapeError(message(op, "C-contiguous tensors", f"strides {x.strides}", "copy it first"))
 
 
 def _check_one(op: str, history: Any, scale: Any, top: tuple[float, ...]) -> None:

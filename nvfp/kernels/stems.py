@@ -105,6 +105,6 @@ STEMS: dict[str, Stem] = {
         _stem("adam", gradient=Absent("an update rule")),
         _stem("bias_grad"),
         _stem("scale_layout"),
-        _stem("multi_tensor"),
+        _stem("multi_tensor", sources=("multi_tensor.cu", "multi_tensor_pieces.cu")),
     )
 }

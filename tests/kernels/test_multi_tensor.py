@@ -10,10 +10,18 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nvfp.device import Device
-from nvfp.kernels.multi_tensor import ALGORITHMS, amax_history_update
+from nvfp.kernels.multi_tensor import (
+    ALGORITHMS,
+    PIECE,
+    amax_history_update,
+    l2_norm,
+    prepare_amax_history_update,
+    scale_tensors,
+)
 from tests.devices import to_device, to_numpy
-from tests.kernels.dense import F16, F32
+from tests.kernels.dense import BF16, COMPUTED, F16, F32, SPECIAL, bits, normal
 from tests.oracles import multi_tensor as oracle
+from tests.tolerances import check
 
 INF = math.inf
 algorithms = pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -121,6 +129,19 @@ def test_state_is_changed_in_place(device: Device) -> None:
     amax_history_update([], [], [])
 
 
+def test_a_prepared_update_repeats(device: Device) -> None:
+    """It writes the same arrays at each call, and keeps them alive."""
+    history, scale = to_device(np.zeros((3, 1), F32), device), to_device(np.ones(1, F32), device)
+    update = prepare_amax_history_update([history], [scale], [(448.0,)])
+    seen, wanted = [], trace(device, [8, 2, 1, 1], 3)
+    for amax in (8, 2, 1, 1):
+        history[0] = amax
+        update()
+        seen.append((float(to_numpy(scale)[0]), to_numpy(history)[:, 0].tolist()))
+    assert seen == [step[1:] for step in wanted]
+    prepare_amax_history_update([], [], [])()
+
+
 def test_what_does_not_fit(device: Device) -> None:
     history, scale, top = to_device(np.ones((4, 3), F32), device), to_device(np.ones(3, F32), device), (448.0,) * 3
     with pytest.raises(ValueError, match="algorithm"):
@@ -142,3 +163,77 @@ def test_what_does_not_fit(device: Device) -> None:
         fixed.flags.writeable = False
         with pytest.raises(ValueError, match="writeable state"):
             amax_history_update([fixed], [scale], [top])
+
+
+SIZES = ((), (1,), (0, 3), (7, 5), (PIECE,), (PIECE + 8,), (3, PIECE - 1), (2 * PIECE + 3,))
+
+
+def tensors(dtypes: Sequence[np.dtype] = COMPUTED, *, special: bool = False) -> list[np.ndarray]:
+    """Tensors of many sizes, one of each also off 16 bytes."""
+    found = [normal(shape, dtype, k) for k, shape in enumerate(SIZES) for dtype in dtypes]
+    found += [normal((shape[0] + 1,), dtype, 5)[1:] for shape in SIZES[4:6] for dtype in dtypes]
+    if special:
+        for x in found[-2:]:
+            x.reshape(-1)[-1] = np.inf
+        found.append(np.array(SPECIAL, F32))
+    return found
+
+
+@pytest.mark.sanitizer
+def test_scaled_tensors(device: Device) -> None:
+    xs, half = tensors(special=True), np.float32(0.3)
+    raw, found = [to_device(x, device) for x in xs], to_device(np.zeros((), F32), device)
+    with np.errstate(all="ignore"):
+        wanted = [(x.astype(F32) * half).astype(x.dtype) for x in xs]
+    factor = to_device(np.asarray(half), device)
+    got = scale_tensors(raw, factor, nonfinite=found)
+    assert to_numpy(found) == 1
+    for one, other in zip(got, wanted):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(bits(to_numpy(one)), bits(other))
+    wide = [to_device(np.zeros(x.shape, F32), device) for x in xs]
+    assert all(a is b for a, b in zip(scale_tensors(raw, factor, outs=wide), wide))
+    for one, other in zip(wide, oracle.scale_tensors(xs, float(half))[0]):
+        check(to_numpy(one), other, "elementwise")
+    scale_tensors(raw, factor, outs=raw)  # in place
+    for one, other in zip(raw, wanted):
+        np.testing.assert_array_equal(bits(to_numpy(one)), bits(other))
+
+
+def test_the_flag_is_only_raised(device: Device) -> None:
+    one = to_device(np.ones((), F32), device)
+    fine, found = [to_device(x, device) for x in tensors()], to_device(np.zeros((), F32), device)
+    scale_tensors(fine, one, nonfinite=found)
+    assert to_numpy(found) == 0 and scale_tensors([], one) == []
+    scale_tensors([to_device(np.array([np.nan], BF16), device)], one, nonfinite=found)
+    scale_tensors(fine, one, nonfinite=found)  # stays
+    assert to_numpy(found) == 1
+
+
+@pytest.mark.sanitizer
+def test_norm_of_all_tensors(device: Device) -> None:
+    xs = tensors()
+    raw = [to_device(x, device) for x in xs]
+    norm = l2_norm(raw)
+    assert norm.shape == () and norm.dtype == F32
+    check(to_numpy(norm), oracle.l2_norm(xs), "l2_norm")
+    assert to_numpy(l2_norm(raw)) == to_numpy(norm)  # the same bits again
+    assert np.isnan(to_numpy(l2_norm([*raw, to_device(np.array([np.nan], F32), device)])))
+    assert np.isinf(to_numpy(l2_norm([to_device(np.array([3e38], F32), device)])))
+    assert to_numpy(l2_norm([], like=raw[0])) == 0 == to_numpy(l2_norm(raw[6:9]))  # none, and empty ones
+    many = [to_device(np.full((3,), 2, F16), device) for _ in range(300)]
+    assert to_numpy(l2_norm(many)) == F32.type(np.sqrt(F32.type(3600)))
+
+
+def test_tensors_that_do_not_fit(device: Device) -> None:
+    x, one = to_device(np.ones((4, 3), F32), device), to_device(np.ones((), F32), device)
+    with pytest.raises(TypeError, match="float32, bfloat16 or float16 tensors"):
+        l2_norm([to_device(np.ones(3), device)])
+    with pytest.raises(ValueError, match="C-contiguous"):
+        scale_tensors([x.T], one)
+    with pytest.raises(ValueError, match="one out per tensor"):
+        scale_tensors([x], one, outs=[])
+    with pytest.raises(ValueError, match=r"out as float32 \(4, 3\)"):
+        scale_tensors([x], one, outs=[x[:2]])
+    with pytest.raises(TypeError, match="factor as a float32"):
+        scale_tensors([x], 0.5)

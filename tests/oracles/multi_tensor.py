@@ -1,8 +1,9 @@
-"""The delayed-scaling update of one tensor, in Python numbers."""
+"""The delayed-scaling update of one tensor in Python numbers; scaling and norm of many tensors in float64."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,3 +25,15 @@ def amax_history_update(
     rolled = [*history[1:], history[0]]  # history[1] was the oldest: its place is the one cleared next
     rolled[0] = 0.0
     return rolled, scale
+
+
+def scale_tensors(xs: Sequence[np.ndarray], factor: float) -> tuple[list[np.ndarray], bool]:
+    """(float64 products, whether anything is not finite)."""
+    wide = [x.astype(np.float64) for x in xs]
+    with np.errstate(all="ignore"):
+        return [x * factor for x in wide], not all(np.isfinite(x).all() for x in wide)
+
+
+def l2_norm(xs: Sequence[np.ndarray]) -> float:
+    """The norm, summed exactly."""
+    return math.sqrt(math.fsum(float(v) ** 2 for x in xs for v in x.astype(np.float64).reshape(-1)))

@@ -20,9 +20,10 @@ from nvfp.kernels.cpu import (
 )
 from nvfp.kernels.cuda import activation, adam, bias_grad, cross_entropy, dropout, embedding, multi_tensor, rope
 from nvfp.kernels.cuda._launch import count_launches
+from nvfp.kernels.multi_tensor import PIECE
 from tests.kernels.cuda import emulator
 from tests.kernels.dense import BF16, F32, SPECIAL, bits, normal
-from tests.kernels.test_multi_tensor import many
+from tests.kernels.test_multi_tensor import many, tensors
 from tests.oracles import cross_entropy as cross_entropy_oracle, embedding as embedding_oracle
 from tests.tolerances import check
 
@@ -147,10 +148,26 @@ def test_amax_history_bits(algorithm: str) -> None:
         for twin in (multi_tensor, cpu_multi_tensor):
             moved = [[x.copy() for x in xs] for xs in (histories, scales)]
             with count_launches() as count:
-                twin.amax_history_update(*moved, tops, algorithm=algorithm, margin=1)
+                twin.prepare_amax_history_update(*moved, tops, algorithm=algorithm, margin=1)()
             assert count.n == (launches if twin is multi_tensor else 0)
             results.append([x for xs in moved for x in xs])
         assert all(np.array_equal(bits(a), bits(b)) for a, b in zip(*results))
+
+
+def test_scale_tensors_bits_and_l2_norm() -> None:
+    xs, factor, found = tensors((BF16,)), np.asarray(F32.type(0.3)), np.zeros((), F32)
+    xs[-1][-1] = np.inf
+    for one, other in zip(
+        multi_tensor.scale_tensors(xs, factor, nonfinite=found), cpu_multi_tensor.scale_tensors(xs, factor)
+    ):
+        assert np.array_equal(bits(one), bits(other))
+    assert found == 1
+    xs[-1][-1] = 1
+    check(multi_tensor.l2_norm(xs), cpu_multi_tensor.l2_norm(xs), "l2_norm", factor=2.0)
+    many_small = [np.full(3, 2, BF16)] * (2 * multi_tensor.ENTRIES + 1)
+    with count_launches() as count:
+        assert multi_tensor.l2_norm(many_small) == F32.type(np.sqrt(12.0 * len(many_small)))
+    assert count.n == 4
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -227,11 +244,15 @@ def test_constants_of_launchers_and_sources_agree() -> None:
     """Tables passed by value stay below 4 KiB, and Python's copies of a source's constants are the source's."""
     assert adam.BATCH.itemsize + 8 < 4096
     assert multi_tensor.BATCH.itemsize < 4096
+    assert multi_tensor.TENSORS_BATCH.itemsize + 16 < 4096
     assert dropout.BATCH.itemsize < 4096
-    texts = {m: (emulator.SOURCES / f"{m}.cu").read_text() for m in ("adam", "multi_tensor", "embedding", "dropout")}
+    names = ("adam", "multi_tensor", "multi_tensor_pieces", "embedding", "dropout")
+    texts = {m: (emulator.SOURCES / f"{m}.cu").read_text() for m in names}
     assert f"constexpr int ENTRIES = {adam.ENTRIES};" in texts["adam"]
     assert "THREADS = 256, PER_THREAD = 4, TURNS = 4;" in texts["adam"]
     assert adam.CHUNK == 256 * 4 * 4
     assert f"COLUMNS = {multi_tensor.COLUMNS}, RECORDS = {multi_tensor.RECORDS};" in texts["multi_tensor"]
+    assert f"constexpr int PIECE = {PIECE};" in texts["multi_tensor_pieces"]
+    assert f"constexpr int ENTRIES = {multi_tensor.ENTRIES};" in texts["multi_tensor_pieces"]
     assert f"WORDS = {dropout.WORDS};" in texts["dropout"]
     assert f"constexpr int DIGITS = {embedding._DIGITS};" in texts["embedding"]
