@@ -158,6 +158,7 @@ class Bench:
         known: Key | None = None,
         least: tuple[str, int, float] | None = None,
         rivals: Rivals | None = None,
+        timer: Callable[[Call], Timing] | None = None,
     ) -> None:
         """Time a call and print its row.
 
@@ -173,12 +174,14 @@ class Bench:
             least: on the CPU, ``"float32 in"`` or ``"float32 out"``, bytes of those values, and how many of them per
                 second there must be.
             rivals: on the CPU, other libraries that must take `_LEAD` times as long.
+            timer: on a GPU, how the call and torch's are timed instead.
         """
-        ours = self._time(call, setup)
+        chosen = timer if timer is not None and self.cuda else None
+        ours = self._time(call, setup) if chosen is None else chosen(call)
         found = RECORDED.get(known) if known and self.roofs is H200_ROOFS else None
         roofs = self.roofs
         top = roofs.get(roof) if self.cuda or roof == "copy" else roofs["float32"]
-        theirs = self._peer(name, peer)
+        theirs = self._peer(name, peer, chosen or self._time)
         limits = () if self.cuda else self._limits(name, ours.median, least, rivals or {})
         self._add(Row(name, ours.median, ours.low, ours.high, moved, flops, top, None, theirs, found, limits))
 
@@ -199,11 +202,11 @@ class Bench:
             return time_gpu(call, setup=setup, seconds=0.05 if self.quick else 0.2)
         return time_cpu(call, setup=setup, seconds=0.1 if self.quick else 0.5)
 
-    def _peer(self, name: str, peer: Peer | None) -> float | None:
+    def _peer(self, name: str, peer: Peer | None, timer: Callable[[Call], Timing]) -> float | None:
         if peer is None or self.torch is None:
             return None
         try:  # a peer that cannot do it here must not stop us
-            return self._time(peer(self.torch)).median
+            return timer(peer(self.torch)).median
         except Exception as error:
             print(f"  (torch cannot do {name!r}: {' '.join(str(error).split())[:160]})", file=sys.stderr)
             return None

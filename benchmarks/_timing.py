@@ -100,6 +100,35 @@ def time_gpu(call: Call, *, setup: Call | None = None, seconds: float = 0.2, lea
     return _timing([cp.cuda.get_elapsed_time(a, b) / 1e3 for a, b in pairs[1:]])
 
 
+def time_in_a_row(call: Call, *, steps: int, groups: int, idle: float = 0.0) -> Timing:
+    """Time groups of calls of which the host may enqueue the next before the GPU has done the last one.
+
+    Args:
+        call: enqueues the work.
+        steps: calls of a group, between two events.
+        groups: how many; the median counts.
+        idle: seconds of rest before each group. Products on random data draw more power than the card may take for
+            long: after some milliseconds the clock falls, by a quarter on an H200. A rest shows what short bursts do.
+    """
+    import cupy as cp
+
+    for _ in range(3):  # the first compile and allocate
+        call()
+    cp.cuda.runtime.deviceSynchronize()
+    found = []
+    for _ in range(groups):
+        time.sleep(idle)
+        call()  # the clock rises again
+        start, stop = cp.cuda.Event(), cp.cuda.Event()
+        start.record()
+        for _ in range(steps):
+            call()
+        stop.record()
+        stop.synchronize()
+        found.append(cp.cuda.get_elapsed_time(start, stop) / 1e3 / steps)
+    return _timing(found)
+
+
 def time_cpu(call: Call, *, setup: Call | None = None, seconds: float = 0.5, least: int = 3, most: int = 15) -> Timing:
     """Time a call that has done its work when it returns (arguments as for `time_gpu`)."""
 

@@ -12,6 +12,8 @@ from _harness import FLOAT32, Bench, main
 from nvfp.dtypes.formats import fp8_e4m3, fp8_e4m3_b128, mxfp8, nvfp4
 from nvfp.kernels._stochastic import Rng
 from nvfp.kernels.amax import amax
+from nvfp.kernels.hadamard import hadamard
+from nvfp.kernels.input_fn import Activated, ActivationGradient
 from nvfp.kernels.operand import OperandPair
 from nvfp.kernels.quantize import quantize
 
@@ -41,6 +43,8 @@ def bench(b: Bench) -> None:
                 title, call, moved=reads * x.nbytes + _written(call()), known=(title, x.shape),
                 peer=None if peer is None else partial(peer, b.tensor, x),
             )  # fmt: skip
+    _drawn(b, x, largest)
+    _fused(b, x, scale, seen, largest)
     if not b.cuda:
         _limits(b)
     small = b.normal((128, 128))
@@ -49,6 +53,46 @@ def bench(b: Bench) -> None:
     b.host("quantize block 1x128 row+col", block, limit=16)
     b.host("quantize mxfp8 row+col", partial(quantize, small, mxfp8, col=True), limit=16)
     b.host("quantize nvfp4 row+col", partial(quantize, small, nvfp4, col=True, amax=largest), limit=16)
+    gelu = partial(quantize, small, fp8_e4m3, col=True, scale=scale, input_fn=Activated("gelu"))
+    b.host("quantize fp8 delayed row+col of gelu", gelu, limit=16)
+
+
+def _drawn(b: Bench, x: Any, largest: Any) -> None:
+    """NVFP4 as its recipe has it: column copies are rotated, gradients rounded stochastically as well."""
+    turned = b.word(0.0)
+    hadamard(x, axis=0, amax_out=turned)
+    rng = Rng(key=1, ordinal=0, step=b.xp.zeros((), np.int64))
+    random: dict[str, Any] = {"rounding": "stochastic", "rng": rng}
+    given: dict[str, Any] = {"amax": (largest, turned)}
+    for name, reads, arguments in (
+        ("stochastic, amax given", 1, {"amax": largest, **random}),
+        ("rotated, amax given", 1, {"rotation": "rht16", **given}),
+        ("stochastic, rotated, amax given", 1, {"rotation": "rht16", **given, **random}),
+        ("stochastic, rotated", 2, {"rotation": "rht16", **random}),
+    ):
+        call = partial(quantize, x, nvfp4, col=True, **arguments)
+        b.row(f"quantize nvfp4 {name} row+col", call, moved=reads * x.nbytes + _written(call()))
+
+
+def _fused(b: Bench, x: Any, scale: Any, seen: Any, largest: Any) -> None:
+    """Input functions and column sums in the same pass; bytes: what the function reads, and codes and scales."""
+    dy, half = b.normal(b.matrix), b.normal((b.matrix[0], b.matrix[1] // 2))
+    ways: tuple[tuple[str, Any, dict[str, Any]], ...] = (
+        ("fp8 delayed", fp8_e4m3, {"scale": scale, "amax_out": seen}),
+        ("mxfp8", mxfp8, {}),
+        ("nvfp4, amax given", nvfp4, {"amax": largest}),
+    )
+    functions: tuple[tuple[str, Any, Any, int, dict[str, Any]], ...] = (
+        ("gelu", x, Activated("gelu"), x.nbytes, {}),
+        ("swiglu", x, Activated("swiglu"), x.nbytes, {}),
+        ("gelu gradient + bias", dy, ActivationGradient("gelu", x), 2 * x.nbytes, {"bias_grad": True}),
+        ("swiglu gradient + bias", half, ActivationGradient("swiglu", x), x.nbytes + half.nbytes, {"bias_grad": True}),
+    )
+    for name, fmt, arguments in ways:
+        for function, source, f, read, sums in functions:
+            call = partial(quantize, source, fmt, col=True, input_fn=f, **arguments, **sums)
+            title = f"quantize {name} row+col of {function}"
+            b.row(title, call, moved=read + _written(call()), known=(title, x.shape))
 
 
 def _limits(b: Bench) -> None:

@@ -261,6 +261,8 @@ from nvfp.files import (
     save_checkpoint as save_checkpoint,
 )
 from nvfp.inspect import compare_formats as compare_formats, quant_error as quant_error
+from nvfp.kernels.cublaslt.plan import gemm_stats as gemm_stats
+from nvfp.kernels.cublaslt.tuning import tune as tune
 from nvfp.nn.functional.attention import explain_attention as explain_attention
 from nvfp.recipes import autocast as autocast
 

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from nvfp import config
 from nvfp.dtypes import elements as el
 from nvfp.dtypes.elements import Element
 from nvfp.dtypes.formats import QuantDType
@@ -38,11 +39,13 @@ class GemmMode:
     Attributes:
         name: cuBLASLt's name of the scale mode.
         elements: operand elements it takes.
-        block: (across, along) the contraction that share a scale; None: one per tensor.
+        block: (across, along) the contraction that share a scale; None: one per tensor; (1, 0): one per row, the
+            whole contraction long.
         scale: scale format.
         first: first compute capability that has it.
         last: last one, or None.
-        run: whether nvfp's path for it is built and has run on such a chip.
+        run: whether nvfp's path for it has run on such a chip. Where it has not, it is built, and used with
+            ``NVFP_UNPROVEN_GEMM=1`` only.
         but: combinations it refuses, in words.
     """
 
@@ -55,9 +58,21 @@ class GemmMode:
     run: bool = False
     but: str = ""
 
-    def takes(self, dtype: QuantDType) -> bool:
-        """Whether operands of ``dtype`` can be handed over as they are."""
-        return dtype.element in self.elements and dtype.block_shape == self.block and dtype.scale == self.scale
+    def takes(self, dtype: QuantDType, length: int | None = None) -> bool:
+        """Whether operands of ``dtype``, ``length`` long along the contraction, can be handed over as they are."""
+        if dtype.element not in self.elements or dtype.scale != self.scale or dtype.per_row_tensor_scale:
+            return False
+        shape = dtype.block_shape
+        if self.block != (1, 0):
+            # A scale of a square block serves each of its rows.
+            tiled = self.block is not None and self.scale.bits == 8 and shape == (self.block[1], self.block[1])
+            return shape == self.block or tiled
+        return shape is not None and shape[0] == 1 and length is not None and shape[1] >= length
+
+    @property
+    def used(self) -> bool:
+        """Whether nvfp's GEMM hands operands to it: it has run on such a chip, or the switch asks for it."""
+        return self.run or config.flag("NVFP_UNPROVEN_GEMM")
 
     def on(self, compute: Compute) -> bool:
         """Whether a chip has it."""
@@ -76,6 +91,7 @@ GEMM_MODES: tuple[GemmMode, ...] = (
     GemmMode(
         "BLK128x128_32F", _FP8, (128, 128), el.float32, (9, 0), (9, 0), run=True, but="beside 1 x 128 blocks only"
     ),
+    GemmMode("OUTER_VEC_32F", _FP8, (1, 0), el.float32, (9, 0), (9, 0), run=True, but="beside its like only"),
     GemmMode("VEC32_UE8M0", _FP8, (1, 32), el.float8_e8m0fnu, (10, 0)),
     GemmMode("VEC16_UE4M3", (el.float4_e2m1fn,), (1, 16), el.float8_e4m3fn, (10, 0)),
 )
@@ -85,9 +101,14 @@ def _text(compute: Compute) -> str:
     return f"{compute[0]}.{compute[1]}"
 
 
-def gemm_mode(dtype: QuantDType) -> GemmMode | None:
-    """Return the cuBLASLt mode whose operands are of ``dtype``, whatever the chip; None if there is none."""
-    return next((mode for mode in GEMM_MODES if mode.takes(dtype)), None)
+def gemm_mode(dtype: QuantDType, length: int | None = None) -> GemmMode | None:
+    """Return the cuBLASLt mode whose operands are of ``dtype``, whatever the chip; None if there is none.
+
+    Args:
+        dtype: the row.
+        length: of the contraction, where it is known: one block over the whole of it is a scale per row.
+    """
+    return next((mode for mode in GEMM_MODES if mode.takes(dtype, length)), None)
 
 
 def expansion(dtype: QuantDType) -> Element:
@@ -161,11 +182,14 @@ class Capability:
         mode = gemm_mode(dtype)
         how = f"operands expanded to {expansion(dtype).name}"
         if mode is None:
-            return Support("emulated", f"cuBLASLt has no mode with these blocks and scales; {how}")
+            rows = next((m for m in GEMM_MODES if m.takes(dtype, 0) and m.on(self.compute)), None)
+            but = f"; a block over the whole contraction is native (cuBLASLt {rows.name})" if rows else ""
+            return Support("emulated", f"cuBLASLt has no mode with these blocks and scales; {how}{but}")
         if not mode.on(self.compute):
             return Support("emulated", f"cuBLASLt {mode.name} needs {mode.chips}; {how}")
-        if not mode.run:
-            return Support("emulated", f"the chip has cuBLASLt {mode.name}, nvfp does not use it yet; {how}")
+        if not mode.used:
+            why = "nvfp's path has not run there yet and needs NVFP_UNPROVEN_GEMM=1"
+            return Support("emulated", f"the chip has cuBLASLt {mode.name}, {why}; {how}")
         return Support("native", f"cuBLASLt {mode.name}" + f" ({mode.but})" * bool(mode.but))
 
     def _dense(self, element: Element) -> Support:

@@ -35,6 +35,16 @@ SWITCHES: dict[str, Switch] = {
         Switch("NVFP_CACHE_DIR", "", "Folder of compiled CUDA kernels and tuning files. Unset: `~/.cache/nvfp`."),
         Switch("NVFP_NUM_THREADS", "", "Threads of the CPU kernels. Unset: the CPUs this process may use."),
         Switch("NVFP_GEMM_CACHE", "256", "How many GEMM plans are kept per device."),
+        Switch(
+            "NVFP_GEMM_TUNING",
+            "",
+            "File of tuned GEMM algorithms to use (`nf.tune`); `1`: the one in the cache folder.",
+        ),
+        Switch(
+            "NVFP_UNPROVEN_GEMM",
+            "0",
+            "`1`: use native GEMM modes that have not run on their hardware yet (MXFP8, NVFP4 on 10.0 and newer).",
+        ),
         Switch("NVFP_ATTENTION_CACHE", "64", "How many cuDNN attention plans are kept per device."),
         Switch("NVFP_TEST_PLAIN_MALLOC", "0", "`1`: no CuPy memory pool, for compute-sanitizer.", "tests"),
         Switch("NVFP_SKIP_REPORT", "", "File that receives the reasons of skipped tests.", "tests"),

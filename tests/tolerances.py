@@ -26,6 +26,7 @@ _GEMM = "float32 accumulation in any order, then one rounding to the output dtyp
 _FAST = "Hopper FP8 tensor cores keep about 14 bits; the error grows with K (2.0e-3 of the scale at K = 8192)"
 _SLOW = "Hopper FP8 without fast accumulation: 1.2e-4 of the scale whatever K"
 _DRAWN = "as gemm_fp8, drawn operands: the H200 gave 2.4e-4 of the scale in one element of K = 37"
+_GELU = "cuBLASLt's tanh errs by 2^-11, so its slope of gelu by about 1e-3; else as the gemm rows"
 _NORM = "float32 sums over a row or over the rows, one rounding; atol in units of what the sums add up"
 _CUDNN = "weights, their gradients and O are rounded to 16 bits in between; atol in units of sums of magnitudes"
 _BLOCK = (
@@ -58,6 +59,15 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("gemm_fp8_fast", "float32"): Tolerance(1e-5, 2.5e-3, _FAST),
     ("gemm_fp8_fast", "float16"): Tolerance(2.0**-10, 2.5e-3, _FAST),
     ("gemm_fp8_fast", "bfloat16"): Tolerance(2.0**-8, 2.5e-3, _FAST),
+    ("gemm_gelu", "float32"): Tolerance(1e-3, 3e-4, _GELU),
+    ("gemm_gelu", "float16"): Tolerance(2e-3, 3e-4, _GELU),
+    ("gemm_gelu", "bfloat16"): Tolerance(2.0**-7, 3e-4, _GELU),
+    ("gemm_dgelu", "float32"): Tolerance(1e-3, 1e-3, _GELU),
+    ("gemm_dgelu", "float16"): Tolerance(2e-3, 1e-3, _GELU),
+    ("gemm_dgelu", "bfloat16"): Tolerance(2.0**-7, 1e-3, _GELU),
+    ("gemm_to_fp8", "float8_e4m3fn"): Tolerance(2.0**-4 * 1.01, 3e-4, "half a step of E4M3; the sums err as gemm_fp8"),
+    ("gemm_to_fp8", "float8_e5m2"): Tolerance(2.0**-3 * 1.01, 3e-4, "half a step of E5M2; the sums err as gemm_fp8"),
+    ("gemm_tf32", "float32"): Tolerance(1e-5, 2.0**-10, "both factors rounded to 11 significand bits"),
     ("activation", "float64"): Tolerance(1e-12, 1e-12, "tanh and exp of the platform's libm"),
     ("activation", "float32"): Tolerance(2e-6, 1e-6, "tanh of two libraries, within 2 ulp each"),
     ("activation", "float16"): Tolerance(2.0**-10, 1e-6, "computed in float32, one rounding"),
@@ -136,6 +146,9 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("te_linear_fast", "float32"): Tolerance(1e-5, 2.5e-3, _TE + " in fprop fast"),
     ("linear_mxfp8", "bfloat16"): Tolerance(2.0**-7, 2e-6, _RECIPE),
     ("linear_nvfp4", "bfloat16"): Tolerance(2.0**-7, 2e-6, _RECIPE),
+    ("weight_only_gemm", "float32"): Tolerance(1e-5, 1e-6, "gemm rows; sums of 32 columns times their scale"),
+    ("weight_only_gemm", "float16"): Tolerance(2.0**-10, 1e-6, "the same, then one rounding"),
+    ("weight_only_gemm", "bfloat16"): Tolerance(2.0**-8, 1e-6, "the same, then one rounding"),
     ("fft", "float64"): Tolerance(1e-12, 1e-12, _FFT),
     ("fft", "float32"): Tolerance(1e-5, 1e-5, _FFT),
     ("linalg", "float64"): Tolerance(1e-11, 1e-11, _LINALG),

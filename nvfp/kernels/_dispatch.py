@@ -15,7 +15,7 @@ from nvfp.kernels.operand import Operand
 
 Kind = Literal["cpu", "cuda"]
 _modules: dict[tuple[str, str], Any] = {}
-_kinds: dict[type, Kind] = {np.ndarray: "cpu"}
+KINDS: dict[type, Kind] = {np.ndarray: "cpu"}  # of the array types seen so far
 _SCALARS = (bool, int, float)
 
 
@@ -23,7 +23,7 @@ def kind_of(array: Any) -> Kind:
     """Return ``"cpu"`` for a NumPy array and ``"cuda"`` for a CuPy array (an Operand: its codes)."""
     if type(array) is Operand:
         array = array.codes
-    kind = _kinds.get(type(array))
+    kind = KINDS.get(type(array))
     if kind is None:
         if isinstance(array, np.ndarray | np.generic):
             kind = "cpu"
@@ -32,7 +32,7 @@ def kind_of(array: Any) -> Kind:
         else:
             name = type(array).__name__
             raise DTypeError(message("kernels", "a NumPy or CuPy array", name, "convert it with nf.asarray"))
-        _kinds[type(array)] = kind
+        KINDS[type(array)] = kind
     return kind
 
 
@@ -50,7 +50,7 @@ def backend(stem: str, *arrays: Any) -> Any:
     for array in arrays:
         if array is None:
             continue
-        this = _kinds.get(type(array))
+        this = KINDS.get(type(array))
         if this is None:
             if isinstance(array, _SCALARS):
                 continue

@@ -75,7 +75,7 @@ def activation(x: Any, kind: str = "gelu", *, out: Any | None = None) -> Any:
         >>> activation(x, "relu").tolist(), activation(x, "reglu").tolist()
         ([0.0, 2.0, 3.0, 4.0], [0.0, 8.0])
     """
-    shape = _check("activation", x, kind)
+    shape = check_kind("activation", x, kind)
     check_out("activation", out, shape, x.dtype)
     y = backend("activation", x, out).activation(contiguous(x), kind, out=plain_out(out))
     return deliver(y, out)
@@ -114,20 +114,25 @@ def activation_vjp(x: Any, dy: Any, kind: str = "gelu", *, out: Any | None = Non
         >>> activation_vjp(np.array([2.0, 3.0], np.float32), np.full(1, 5.0, np.float32), "reglu").tolist()
         [15.0, 10.0]
     """
-    shape = _check("activation_vjp", x, kind)
-    if dy.shape != shape:
-        raise ShapeError(message("activation_vjp", f"dy of shape {shape}", dy.shape, "pass the gradient of the result"))
-    if dy.dtype != x.dtype:
-        raise DTypeError(message("activation_vjp", f"dy of {x.dtype}", dy.dtype, "cast dy first"))
+    check_gradient("activation_vjp", x, dy, kind)
     check_out("activation_vjp", out, x.shape, x.dtype)
     twin = backend("activation", x, dy, out)
     return deliver(twin.activation_vjp(contiguous(x), contiguous(dy), kind, out=plain_out(out)), out)
 
 
-def _check(op: str, x: Any, kind: str) -> tuple[int, ...]:
+def check_gradient(op: str, x: Any, dy: Any, kind: str) -> None:
+    """Raise unless ``dy`` is a gradient of what `activation` makes of ``x``."""
+    shape = check_kind(op, x, kind)
+    if dy.shape != shape:
+        raise ShapeError(message(op, f"dy of shape {shape}", dy.shape, "pass the gradient of the result"))
+    if dy.dtype != x.dtype:
+        raise DTypeError(message(op, f"dy of {x.dtype}", dy.dtype, "cast dy first"))
+
+
+def check_kind(op: str, x: Any, kind: str) -> tuple[int, ...]:
     """Check input and kind and return the shape of the result."""
     check_computed(op, "x", x)
-    found = KINDS.get(kind)
+    found = KINDS.get(kind) if isinstance(kind, str) else None
     if found is None:
         raise ArgumentError(message(op, f"a kind out of {', '.join(KINDS)}", repr(kind), "choose one of these"))
     shape: tuple[int, ...] = x.shape

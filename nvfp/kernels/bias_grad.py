@@ -11,11 +11,22 @@ from nvfp.kernels._check import check_out
 from nvfp.kernels._dense import check_computed, check_computed_dtype, contiguous, deliver, plain_out
 from nvfp.kernels._dispatch import backend
 
-LANES = 8  # partial sums of a column are dealt to so many lanes
+TILE, GROUP = 128, 4  # rows of a tile, and of a group in it
+LANES = 32  # the sums of a column's tiles are dealt to so many lanes
+
+
+def tiles_of(rows: int) -> int:
+    """Return the number of tiles of ``rows`` rows.
+
+    Example:
+        >>> tiles_of(128), tiles_of(129)
+        (1, 2)
+    """
+    return -(-rows // TILE)
 
 
 def chunk_rows(rows: int) -> int:
-    """Return how many rows one partial sum covers: 64, or what leaves at most 1024 partial sums.
+    """Return how many rows one partial sum of a norm's gradients covers: 64, or what leaves at most 1024 sums.
 
     Args:
         rows: number of rows, M.
@@ -46,8 +57,9 @@ def bias_grad(dy: Any, *, dtype: np.dtype | None = None, out: Any | None = None)
         ShapeError: a 0-d ``dy``, or an ``out`` that does not fit.
 
     Numerics:
-        float32 sums in a fixed order, rounded once: chunks of `chunk_rows` rows, each from top to bottom;
-        chunk k into lane k mod 8; the lanes in order. CPU and CUDA give the same bits.
+        float32 sums in a fixed order, rounded once: tiles of 128 rows, in groups of 4, each from top to bottom, the
+        32 groups by a balanced tree of neighbours (rows beyond the last count as zeros); tile k into lane k mod 32;
+        the 32 lanes by such a tree. CPU and CUDA give the same bits, and so does `quantize` with ``bias_grad``.
 
     Source:
         Own.

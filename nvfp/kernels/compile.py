@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from nvfp.errors import KernelError, MissingDependencyError, NvfpError
@@ -97,21 +99,30 @@ def _present_architecture() -> str:
 
 
 def _compile(jobs: list[tuple[Instance, str]], *, report: bool) -> list[str]:
-    """Compile every job into the cache; return a line for each that fails or spills."""
+    """Compile every job into the cache, on all cores; return a line for each that fails or spills."""
     lines = []
-    for instance, arch in _progress(jobs):
-        try:
-            if not report:
-                _loader.cubin(instance, arch)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = [pool.submit(_one, *job, report=report) for job in jobs]
+        for (instance, arch), result in zip(_progress(jobs), results):
+            try:
+                used = result.result()
+            except NvfpError as error:
+                lines.append(f"failed {arch} {instance}\n{error}")
                 continue
-            used = usage(instance, arch)
-        except NvfpError as error:
-            lines.append(f"failed {arch} {instance}\n{error}")
-            continue
-        print(f"{arch:8} {used.registers:3} registers {used.stack:3} B stack {used.spills:3} B spilled  {instance}")
-        if used.spills:
-            lines.append(f"spills {arch} {instance}: {used.spills} bytes")
+            if used is None:
+                continue
+            print(f"{arch:8} {used.registers:3} registers {used.stack:3} B stack {used.spills:3} B spilled  {instance}")
+            if used.spills:
+                lines.append(f"spills {arch} {instance}: {used.spills} bytes")
     return lines
+
+
+def _one(instance: Instance, arch: str, *, report: bool) -> Usage | None:
+    """Compile one kernel; what it uses, if a report is asked for."""
+    if report:
+        return usage(instance, arch)
+    _loader.cubin(instance, arch)
+    return None
 
 
 def _progress(jobs: list[tuple[Instance, str]]) -> Iterable[tuple[Instance, str]]:

@@ -7,7 +7,17 @@ from typing import Any
 from nvfp.kernels._check import check_out
 from nvfp.kernels._dense import check_like, contiguous, deliver, plain_out
 from nvfp.kernels._dispatch import backend
-from nvfp.kernels._norm import as_rows, check_eps, check_norm, check_statistic
+from nvfp.kernels._norm import (
+    as_rows,
+    check_eps,
+    check_norm,
+    check_residual,
+    check_statistic,
+    find_ready,
+    keep_ready,
+    ready_key,
+    residual_rows,
+)
 
 
 def layer_norm(
@@ -17,6 +27,8 @@ def layer_norm(
     *,
     eps: float = 1e-5,
     zero_centered_gamma: bool = False,
+    residual: Any | None = None,
+    total: Any | None = None,
     out: Any | None = None,
 ) -> tuple[Any, Any, Any]:
     """Return ``y = (x - mean) rstd g + bias`` over the last axis, and the two statistics.
@@ -30,6 +42,8 @@ def layer_norm(
         bias: [H] in the dtype of ``weight``, or None.
         eps: keeps rows of equal values finite; at least 0.
         zero_centered_gamma: ``weight`` counts from 1.
+        residual: like ``x``, or None: ``x + residual``, rounded to their dtype, takes the place of x.
+        total: goes with it: the array that takes this sum, of that shape and dtype; may be ``x`` or ``residual``.
         out: array of the shape and dtype of ``x``, any strides; may be ``x`` itself.
 
     Returns:
@@ -38,7 +52,7 @@ def layer_norm(
     Raises:
         DTypeError: another dtype, or weight and bias that differ.
         ShapeError: a 0-d ``x``, parameters that are not [H], or an ``out`` that does not fit.
-        ArgumentError: a negative or infinite ``eps``.
+        ArgumentError: a negative or infinite ``eps``, or one of residual and total alone.
 
     Numerics:
         float32, rounded once to the dtype of ``x``. The variance is taken from differences to the mean, so a
@@ -56,18 +70,31 @@ def layer_norm(
         >>> y.tolist(), mean.tolist(), rstd.tolist()
         ([[-1.0, 1.0]], [2.0], [1.0])
     """
+    key = None
+    if residual is None is total:
+        key = ready_key("layer_norm", x, weight, bias, out, eps, zero_centered_gamma)
+    ready = find_ready(key)
+    if ready is not None:
+        return ready(x, weight, bias, out)  # type: ignore[no-any-return]
     check_norm("layer_norm", x, weight, bias)
     eps = check_eps("layer_norm", eps)
     check_out("layer_norm", out, x.shape, x.dtype)
+    check_residual("layer_norm", x, residual, total)
     plain = plain_out(out)
-    y, mean, rstd = backend("layer_norm", x, weight, bias, out).layer_norm(
+    added, taken = residual_rows(residual, total)
+    y, mean, rstd = backend("layer_norm", x, weight, bias, residual, total, out).layer_norm(
         as_rows(x),
         contiguous(weight),
         None if bias is None else contiguous(bias),
         eps=eps,
         zero_centered_gamma=bool(zero_centered_gamma),
+        residual=added,
+        total=taken,
         out=None if plain is None else as_rows(plain),
     )
+    if taken is not None:
+        deliver(taken.reshape(x.shape) if plain_out(total) is None else total, total)
+    keep_ready(key, "layer_norm", x, weight, bias, out, eps, zero_centered_gamma)
     return (out if plain is not None else deliver(y.reshape(x.shape), out)), mean, rstd
 
 
@@ -80,6 +107,7 @@ def layer_norm_vjp(
     *,
     zero_centered_gamma: bool = False,
     needs: tuple[bool, bool, bool] = (True, True, True),
+    add: Any | None = None,
 ) -> tuple[Any | None, Any | None, Any | None]:
     """Return the gradients of `layer_norm`.
 
@@ -94,6 +122,7 @@ def layer_norm_vjp(
         rstd: [rows], what it returned.
         zero_centered_gamma: as there.
         needs: which of dx, dweight and dbias are wanted.
+        add: another gradient of x, of its shape and dtype, or None: it is added to the rounded dx.
 
     Returns:
         ``(dx, dweight, dbias)``: None where not wanted; dx in the dtype of ``x``, the others [H] in that of
@@ -120,9 +149,11 @@ def layer_norm_vjp(
     """
     check_norm("layer_norm_vjp", x, weight)
     check_like("layer_norm_vjp", "dy", dy, x)
+    if add is not None:
+        check_like("layer_norm_vjp", "add", add, x)
     check_statistic("layer_norm_vjp", "mean", mean, x)
     check_statistic("layer_norm_vjp", "rstd", rstd, x)
-    dx, dweight, dbias = backend("layer_norm", dy, x, weight, mean, rstd).layer_norm_vjp(
+    dx, dweight, dbias = backend("layer_norm", dy, x, weight, mean, rstd, add).layer_norm_vjp(
         as_rows(dy),
         as_rows(x),
         contiguous(weight),
@@ -130,5 +161,6 @@ def layer_norm_vjp(
         contiguous(rstd),
         zero_centered_gamma=bool(zero_centered_gamma),
         needs=needs,
+        add=None if add is None else as_rows(add),
     )
     return None if dx is None else dx.reshape(x.shape), dweight, dbias

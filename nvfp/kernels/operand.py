@@ -8,9 +8,8 @@ the contraction then run along the last stored axis).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from nvfp.dtypes.formats import QuantDType
@@ -84,13 +83,41 @@ class Operand:
     scale_layout: ScaleLayout = "plain"
     rotation: Rotation = "none"
 
+    def __init__(
+        self,
+        codes: Any,
+        scale: Any,
+        tensor_scale: Any | None,
+        format: QuantDType,
+        shape: tuple[int, ...],
+        axis: int,
+        transposed: bool = False,
+        padded_rows: int = 0,
+        scale_layout: ScaleLayout = "plain",
+        rotation: Rotation = "none",
+    ) -> None:
+        # Every quantize and GEMM makes some: what a frozen dataclass generates takes twice as long.
+        _codes(self, codes)
+        _scale(self, scale)
+        _tensor_scale(self, tensor_scale)
+        _format(self, format)
+        _shape(self, shape)
+        _axis(self, axis)
+        _transposed(self, transposed)
+        _padded_rows(self, padded_rows)
+        _scale_layout(self, scale_layout)
+        _rotation(self, rotation)
+
     @property
     def T(self) -> Operand:
         """The transposed operand (last two logical axes swapped) over the same storage."""
-        n = len(self.shape)
-        axis = {n - 1: n - 2, n - 2: n - 1}.get(self.axis, self.axis)
-        shape = (*self.shape[:-2], self.shape[-1], self.shape[-2])
-        return dataclasses.replace(self, shape=shape, axis=axis, transposed=not self.transposed)
+        shape, axis, n = self.shape, self.axis, len(self.shape)
+        axis = n - 2 if axis == n - 1 else n - 1 if axis == n - 2 else axis
+        # Every GEMM of a Linear takes one: written out, it costs a fifth of dataclasses.replace.
+        return Operand(
+            self.codes, self.scale, self.tensor_scale, self.format, (*shape[:-2], shape[-1], shape[-2]), axis,
+            not self.transposed, self.padded_rows, self.scale_layout, self.rotation,
+        )  # fmt: skip
 
     @property
     def stored_axis(self) -> int:
@@ -119,17 +146,24 @@ class Operand:
         return tuple(a for a in (self.codes, self.scale, self.tensor_scale) if a is not None)
 
 
+_codes, _scale, _tensor_scale, _format, _shape, _axis, _transposed, _padded_rows, _scale_layout, _rotation = (
+    getattr(Operand, field.name).__set__ for field in fields(Operand)
+)
+
+
 @dataclass(slots=True, eq=False)
 class OperandPair:
     """The row copy (blocks along the last axis) and the column copy (along the first) of a matrix.
 
     A missing side is made on demand by `side`: from ``source`` (a callable that quantizes the
     high-precision tensor again), or by byte transpose where that is exact; else it raises.
+    ``bias_grad``: the column sums of the matrix, where `quantize` was asked for them.
     """
 
     row: Operand | None
     col: Operand | None
     make: Callable[[Literal["row", "col"]], Operand] | None = None
+    bias_grad: Any | None = None
 
     def side(self, which: Literal["row", "col"]) -> Operand:
         """Return the row or column copy, making it if it can be made exactly."""

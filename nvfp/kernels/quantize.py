@@ -7,6 +7,8 @@ from functools import lru_cache
 from numbers import Integral
 from typing import Any, Literal
 
+import numpy as np
+
 from nvfp.dtypes.codec import Rounding
 from nvfp.dtypes.conventions import PLAIN, STACKS, Steps, apply_convention
 from nvfp.dtypes.formats import QuantDType
@@ -20,13 +22,14 @@ from nvfp.kernels._check import (
     check_format,
     check_rounding,
     check_word,
-    not_built,
     word_pair,
 )  # fmt: skip
-from nvfp.kernels._dispatch import backend, zero_word
+from nvfp.kernels._dense import check_computed, check_computed_dtype
+from nvfp.kernels._dispatch import backend
 from nvfp.kernels._stochastic import check_rng
+from nvfp.kernels.bias_grad import bias_grad as column_sums
 from nvfp.kernels.dequantize import plain_scales
-from nvfp.kernels.hadamard import hadamard
+from nvfp.kernels.input_fn import InputFn, apply, arrays_of, check_input, input_key
 from nvfp.kernels.operand import Operand, OperandPair, ScaleLayout
 from nvfp.kernels.transpose import transpose
 
@@ -47,8 +50,8 @@ def quantize(
     overflow: Overflow = "saturate",
     rng: Any | None = None,
     rotation: str | None = None,
-    input_fn: Any | None = None,
-    bias_grad: bool = False,
+    input_fn: InputFn | None = None,
+    bias_grad: bool | np.dtype = False,
     scale_layout: ScaleLayout = "plain",
     convention: str | None = None,
 ) -> OperandPair:
@@ -86,8 +89,13 @@ def quantize(
         rotation: ``"rht16"`` rotates the column side along M before anything else (`kernels.hadamard`; its amax is
             that of the rotated values), for formats in blocks along one axis. It then has the logical shape
             (M rounded up to 16, K) and says so in ``Operand.rotation``. The row side is never rotated.
-        input_fn: not built yet.
-        bias_grad: not built yet.
+        input_fn: `kernels.input_fn.Activated`, `ActivationGradient` or `Normalized`: quantize its result (of ``x``,
+            rounded to the dtype of ``x``) instead of ``x``, with the same bits as in two steps. On CUDA the result
+            is not written where tiles of 128 x 128 take the format: one float32 scale per tensor, blocks of 16 or 32
+            along one axis, blocks of 128 and 128 x 128; rows contiguous, no rotation, no convention. A maximum
+            that is not given takes a pass of its own, which applies the function too. Elsewhere it is applied first.
+        bias_grad: True, or a dtype: also return the column sums of what is quantized, `kernels.bias_grad` of it, in
+            the dtype of ``x`` or this one, as ``OperandPair.bias_grad``; from the same pass where that fuses.
         scale_layout: ``"tiles128x4"`` writes 8-bit block scales of matrix sides in the order of
             `kernels.scale_layout`, over stored rows x blocks along the stored last axis (square blocks: a
             scale is repeated for each of its rows). ``"k_major128"`` does so with float32 block scales:
@@ -104,7 +112,6 @@ def quantize(
         DTypeError: an input or word of another dtype.
         ShapeError: axes that do not fit, or ``col`` of something other than a matrix.
         ArgumentError: an argument that the format does not use, or neither side asked for.
-        NotBuiltError: an argument above marked so.
 
     Numerics:
         Ragged last blocks count as filled with zeros. float64 is first rounded to float32 with round-to-odd.
@@ -123,11 +130,28 @@ def quantize(
         >>> pair.row.codes.shape, pair.row.scale.tolist(), pair.col.codes.shape, pair.col.scale.shape
         ((2, 48), [[119, 119], [119, 119]], (48, 2), (48, 1))
     """
+    key = ready = None
+    if type(x) is not np.ndarray:
+        try:  # what cannot be hashed, or is no array, is told below
+            key = (
+                x.dtype, x.shape, x.strides, x.data.ptr % 16, type(x), fmt, axis, type(axis), row, col, scale is None,
+                amax is None, tensor_scale is None, amax_out is None, amax_epsilon, rounding, overflow, rng is None,
+                rotation, scale_layout, convention, bias_grad, type(bias_grad),
+                input_fn if input_fn is None else input_key(input_fn),
+            )  # fmt: skip
+            ready = _ready.get(key)
+        except (AttributeError, TypeError):
+            key = None
+    if ready is not None:
+        made: OperandPair | None = ready(x, scale, amax, tensor_scale, amax_out, rng, input_fn)
+        if made is not None:
+            return made
     check_float("quantize", x)
     check_rounding("quantize", rounding, overflow, rng)  # here: what is cached below must be hashable
     check_choice("quantize", "scale_layout", scale_layout, ("plain", "tiles128x4", "k_major128"))
+    bias = _bias_dtype(x, bias_grad)
     if input_fn is not None:
-        not_built("quantize", "input_fn", input_fn, None)
+        check_input("quantize", x, input_fn)
     asked, steps = fmt, PLAIN
     if convention is not None:
         check_choice("quantize", "convention", convention, STACKS)
@@ -141,7 +165,7 @@ def quantize(
     given = (scale is not None, amax is not None, tensor_scale is not None)
     if not isinstance(axis, Integral):  # what `_resolve` caches must be hashable
         axis_index("quantize", axis, x.ndim)
-    axis = _resolve(fmt, x.ndim, axis, row, col, given, amax_epsilon, bias_grad, scale_layout)
+    axis = _resolve(fmt, x.ndim, axis, row, col, given, amax_epsilon, scale_layout)
     if scale is not None:
         check_word("quantize", "scale", scale)
     if rounding == "stochastic":
@@ -165,29 +189,42 @@ def quantize(
         "scale": scale, "amax_epsilon": float(amax_epsilon), "rounding": rounding, "rng": rng, "overflow": overflow,
         "scale_layout": scale_layout, "steps": steps,
     }  # fmt: skip
-    twin = backend("quantize", x, scale, None if rng is None else rng.step).quantize
-    if fmt.four_over_six is not None and fmt.square and col:
-        return _named(asked, *_searched_square(twin, x, fmt, row, words, options))
-    if rotation is None or not col:
-        return _named(asked, *twin(x, fmt, axis=axis, row=row, col=col, **words, **options))
-    side: Operand | None = None
-    if row:
-        side, _ = twin(x, fmt, axis=axis, row=True, col=False, **_only(0, words), **options)
-    return _named(asked, side, _rotated(twin, x, fmt, _only(1, words), options))
+    extra = () if input_fn is None else arrays_of(input_fn)
+    device = backend("quantize", x, scale, None if rng is None else rng.step, *extra)
+    twin, sums = device.quantize, None
+    rotation = rotation if col else None
+    searched = fmt.four_over_six is not None and fmt.square and col
+    if key is not None and key not in _ready and not searched:
+        found = device.prepare(
+            x, fmt, asked, input_fn, bias=bias, axis=axis, row=row, col=col, rotation=rotation, **words, **options
+        )  # fmt: skip
+        if found is not None:
+            if len(_ready) >= _MOST_READY:
+                _ready.clear()
+            _ready[key] = found
+    if input_fn is not None or bias is not None:
+        if not searched:
+            options["rotation"] = rotation
+            sides = device.quantize_input(x, fmt, input_fn, bias=bias, axis=axis, row=row, col=col, **words, **options)
+            return _named(asked, *sides)
+        x = x if input_fn is None else apply(x, input_fn)
+        sums = None if bias is None else column_sums(x, dtype=bias)
+    if searched:
+        return _named(asked, *_searched_square(twin, x, fmt, row, words, options), sums)
+    return _named(asked, *twin(x, fmt, axis=axis, row=row, col=col, rotation=rotation, **words, **options))
 
 
-def _named(fmt: QuantDType, row: Operand | None, col: Operand | None) -> OperandPair:
+_ready: dict[Any, Any] = {}  # kinds of calls on CUDA that need no further checks, and what answers them
+_MOST_READY = 4096
+
+
+def _named(fmt: QuantDType, row: Operand | None, col: Operand | None, sums: Any | None = None) -> OperandPair:
     """The pair, under the row that was asked for (a convention computes by another one)."""
-    pair = OperandPair(row, col)
+    pair = OperandPair(row, col, bias_grad=sums)
     for name, side in (("row", row), ("col", col)):
         if side is not None and side.format is not fmt:
             setattr(pair, name, dataclasses.replace(side, format=fmt))
     return pair
-
-
-def _only(which: int, words: dict[str, Words]) -> dict[str, Words]:
-    """The words of one side."""
-    return {name: (pair[0], None) if which == 0 else (None, pair[1]) for name, pair in words.items()}
 
 
 def _searched_square(
@@ -200,15 +237,18 @@ def _searched_square(
     return made if row else None, other_side(OperandPair(made, None), "col")
 
 
-def _rotated(twin: Any, x: Any, fmt: QuantDType, words: dict[str, Words], options: dict[str, Any]) -> Operand:
-    """The column side of the rotated matrix; its A is taken in the pass that rotates."""
-    word = None
-    if fmt.tensor_scale and fmt.nonfinite == "nan_block" and words["amax"][1] is None is words["tensor_scale"][1]:
-        word = zero_word(x)
-        words = {**words, "amax": (None, word)}
-    turned = hadamard(x, axis=0, amax_out=word)
-    side: Operand = twin(turned, fmt, axis=1, row=False, col=True, **words, **options)[1]
-    return dataclasses.replace(side, rotation="rht16")
+def _bias_dtype(x: Any, wanted: Any) -> np.dtype | None:
+    """The dtype of the column sums that are wanted, or None."""
+    if wanted is False or wanted is None:
+        return None
+    check_computed("quantize", "x with bias_grad", x)
+    dtype: np.dtype = x.dtype if wanted is True else wanted
+    if not isinstance(dtype, np.dtype):
+        raise ArgumentError(message("quantize", "bias_grad as a bool or a dtype", repr(wanted), "pass True"))
+    check_computed_dtype("quantize", dtype)
+    if x.ndim == 0:
+        raise ShapeError(message("quantize", "x [..., N] with bias_grad", x.shape, "pass at least one axis"))
+    return dtype
 
 
 def other_side(pair: OperandPair, which: Literal["row", "col"]) -> Operand:
@@ -261,12 +301,10 @@ def _resolve(
     col: bool,
     given: tuple[bool, bool, bool],
     amax_epsilon: float,
-    bias_grad: bool,
     scale_layout: ScaleLayout,
 ) -> int:
     """Check what depends on the row, once per combination; return the axis counted from the front."""
     check_format("quantize", fmt)
-    not_built("quantize", "bias_grad", bias_grad, False)
     _check_used(fmt, given, amax_epsilon)
     axis = _check_axis(fmt, ndim, axis, row, col)
     _check_layout(fmt, ndim, axis, scale_layout)

@@ -7,11 +7,28 @@ from typing import Any
 from nvfp.kernels._check import check_out
 from nvfp.kernels._dense import check_like, contiguous, deliver, plain_out
 from nvfp.kernels._dispatch import backend
-from nvfp.kernels._norm import as_rows, check_eps, check_norm, check_statistic
+from nvfp.kernels._norm import (
+    as_rows,
+    check_eps,
+    check_norm,
+    check_residual,
+    check_statistic,
+    find_ready,
+    keep_ready,
+    ready_key,
+    residual_rows,
+)
 
 
 def rms_norm(
-    x: Any, weight: Any, *, eps: float = 1e-5, zero_centered_gamma: bool = False, out: Any | None = None
+    x: Any,
+    weight: Any,
+    *,
+    eps: float = 1e-5,
+    zero_centered_gamma: bool = False,
+    residual: Any | None = None,
+    total: Any | None = None,
+    out: Any | None = None,
 ) -> tuple[Any, Any]:
     """Return ``y = x rstd g`` over the last axis, and the statistic.
 
@@ -23,6 +40,8 @@ def rms_norm(
         weight: [H], of any of these dtypes.
         eps: keeps rows of zeros finite; at least 0.
         zero_centered_gamma: ``weight`` counts from 1.
+        residual: like ``x``, or None: ``x + residual``, rounded to their dtype, takes the place of x.
+        total: goes with it: the array that takes this sum, of that shape and dtype; may be ``x`` or ``residual``.
         out: array of the shape and dtype of ``x``, any strides; may be ``x`` itself.
 
     Returns:
@@ -31,7 +50,7 @@ def rms_norm(
     Raises:
         DTypeError: another dtype.
         ShapeError: a 0-d ``x``, a weight that is not [H], or an ``out`` that does not fit.
-        ArgumentError: a negative or infinite ``eps``.
+        ArgumentError: a negative or infinite ``eps``, or one of residual and total alone.
 
     Numerics:
         float32, rounded once to the dtype of ``x``. A row with NaN is NaN; one whose squares add up to more
@@ -47,17 +66,30 @@ def rms_norm(
         >>> y.tolist(), rstd.tolist()
         ([[5.0, -1.0]], [0.5])
     """
+    key = None
+    if residual is None is total:
+        key = ready_key("rms_norm", x, weight, None, out, eps, zero_centered_gamma)
+    ready = find_ready(key)
+    if ready is not None:
+        return ready(x, weight, None, out)  # type: ignore[no-any-return]
     check_norm("rms_norm", x, weight)
     eps = check_eps("rms_norm", eps)
     check_out("rms_norm", out, x.shape, x.dtype)
+    check_residual("rms_norm", x, residual, total)
     plain = plain_out(out)
-    y, rstd = backend("rms_norm", x, weight, out).rms_norm(
+    added, taken = residual_rows(residual, total)
+    y, rstd = backend("rms_norm", x, weight, residual, total, out).rms_norm(
         as_rows(x),
         contiguous(weight),
         eps=eps,
         zero_centered_gamma=bool(zero_centered_gamma),
+        residual=added,
+        total=taken,
         out=None if plain is None else as_rows(plain),
     )
+    if taken is not None:
+        deliver(taken.reshape(x.shape) if plain_out(total) is None else total, total)
+    keep_ready(key, "rms_norm", x, weight, None, out, eps, zero_centered_gamma)
     return (out if plain is not None else deliver(y.reshape(x.shape), out)), rstd
 
 
@@ -69,6 +101,7 @@ def rms_norm_vjp(
     *,
     zero_centered_gamma: bool = False,
     needs: tuple[bool, bool] = (True, True),
+    add: Any | None = None,
 ) -> tuple[Any | None, Any | None]:
     """Return the gradients of `rms_norm`.
 
@@ -82,6 +115,7 @@ def rms_norm_vjp(
         rstd: [rows], what it returned.
         zero_centered_gamma: as there.
         needs: which of dx and dweight are wanted.
+        add: another gradient of x, of its shape and dtype, or None: it is added to the rounded dx.
 
     Returns:
         ``(dx, dweight)``: None where not wanted; dx in the dtype of ``x``, dweight [H] in that of ``weight``
@@ -107,13 +141,16 @@ def rms_norm_vjp(
     """
     check_norm("rms_norm_vjp", x, weight)
     check_like("rms_norm_vjp", "dy", dy, x)
+    if add is not None:
+        check_like("rms_norm_vjp", "add", add, x)
     check_statistic("rms_norm_vjp", "rstd", rstd, x)
-    dx, dweight = backend("rms_norm", dy, x, weight, rstd).rms_norm_vjp(
+    dx, dweight = backend("rms_norm", dy, x, weight, rstd, add).rms_norm_vjp(
         as_rows(dy),
         as_rows(x),
         contiguous(weight),
         contiguous(rstd),
         zero_centered_gamma=bool(zero_centered_gamma),
         needs=needs,
+        add=None if add is None else as_rows(add),
     )
     return None if dx is None else dx.reshape(x.shape), dweight

@@ -105,6 +105,7 @@ STEMS: dict[str, Stem] = {
         _stem("adam", gradient=Absent("an update rule")),
         _stem("bias_grad"),
         _stem("scale_layout"),
+        _stem("weight_only_gemm", sources=("weight_only_gemm.cu", "weight_only_gemm_pack.cu")),
         _stem("multi_tensor", sources=("multi_tensor.cu", "multi_tensor_pieces.cu")),
     )
 }

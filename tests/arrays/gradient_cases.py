@@ -314,7 +314,8 @@ FLAT: dict[str, Callable[[Any], Any]] = {
 NO_INPUT = {
     "arange", "bincount", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
     "bitwise_xor", "broadcast_shapes", "cuda_problem", "custom_vjp", "default_device", "devices", "empty",
-    "empty_like", "explain_attention", "eye", "fft.fftfreq", "fft.rfftfreq", "from_dlpack", "full", "full_like", "grad",
+    "empty_like", "explain_attention", "eye", "fft.fftfreq", "fft.rfftfreq", "from_dlpack", "full", "full_like",
+    "gemm_stats", "grad",
     "iinfo", "linspace", "load", "load_checkpoint", "ones", "ones_like", "parameter", "save", "save_checkpoint",
     "set_default_device", "use_device", "value_and_grad", "vjp", "zeros", "zeros_like",
 }  # fmt: skip

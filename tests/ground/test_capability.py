@@ -43,8 +43,8 @@ def test_casts_are_native_wherever_kernels_run(dtype: QuantDType | el.Element) -
 def test_reasons_name_the_cause() -> None:
     assert "needs compute capability 10.0 and newer" in Capability((9, 0)).gemm(formats.nvfp4).reason
     assert "needs compute capability 9.0 only" in Capability((10, 0)).gemm(FP8_B128).reason
-    assert "nvfp does not use it yet; operands expanded to bfloat16" in Capability((10, 0)).gemm(formats.mxfp8).reason
-    assert "no mode" in Capability((10, 0)).gemm(formats.nvfp4.replace(block=(16, 16))).reason
+    assert "needs NVFP_UNPROVEN_GEMM=1; operands expanded to bfloat16" in Capability((10, 0)).gemm(formats.mxfp8).reason
+    assert "no mode" in Capability((10, 0)).gemm(formats.nvfp4.replace(block=(8, 16))).reason
 
 
 def test_a_format_is_known_by_its_properties() -> None:

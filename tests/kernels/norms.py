@@ -10,8 +10,9 @@ import numpy as np
 
 from nvfp.device import Device
 from nvfp.kernels import layer_norm as layer_kernel, rms_norm as rms_kernel
+from nvfp.kernels.elementwise import elementwise
 from tests.devices import to_device, to_numpy
-from tests.kernels.dense import normal
+from tests.kernels.dense import F32, bits, normal
 from tests.oracles import layer_norm as layer_oracle, rms_norm as rms_oracle
 from tests.tolerances import check
 
@@ -105,3 +106,25 @@ def _expected(stem: str, arrays: Sequence[Any], eps: float, zero: bool) -> tuple
     wanted = {"y": y, "mean": mean, "rstd": rstd, "dx": dx, "dweight": dw, "dbias": db}
     lost = (np.abs(mean) * rstd * _ROUNDED).reshape((*x.shape[:-1], 1))
     return wanted, np.abs(layer_oracle.layer_norm(x, one, eps=eps)), lost
+
+
+def check_residual_and_add(stem: str, device: Device, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    """Residual and add give the bits of the unfused pairs, in place and into strided arrays too."""
+    x, dy, weight, bias = (to_device(a, device) for a in draw(shape, dtype, F32))
+    r = to_device(normal(shape, dtype, 4), device)
+    parameters = (weight, bias) if stem == "layer_norm" else (weight,)
+    norm = layer_kernel.layer_norm if stem == "layer_norm" else rms_kernel.rms_norm
+    back = layer_kernel.layer_norm_vjp if stem == "layer_norm" else rms_kernel.rms_norm_vjp
+    both = elementwise("add", x, r, dtype=dtype)
+    wanted = norm(both, *parameters)
+    strided = to_device(np.zeros((*shape[::-1], 2), dtype), device)[..., 0].T
+    for source, total in ((x, strided), (x, r)):
+        found = norm(source, *parameters, residual=r, total=total)
+        assert np.array_equal(bits(to_numpy(total)), bits(to_numpy(both)))
+        for a, b in zip(found, wanted, strict=True):
+            assert np.array_equal(bits(to_numpy(a)), bits(to_numpy(b)))
+    plain = back(dy, both, weight, *wanted[1:])
+    added = back(dy, both, weight, *wanted[1:], add=x)
+    assert np.array_equal(bits(to_numpy(added[0])), bits(to_numpy(elementwise("add", plain[0], x, dtype=dtype))))
+    for a, b in zip(added[1:], plain[1:], strict=True):
+        assert np.array_equal(to_numpy(a), to_numpy(b))

@@ -54,6 +54,26 @@ def test_chunks() -> None:
         assert -(-rows // chunk_rows(rows)) <= 1024
 
 
+def halved(x: np.ndarray) -> np.ndarray:
+    """Sums of neighbours along the first axis, a power of two long, until one is left."""
+    while len(x) > 1:
+        x = x[::2] + x[1::2]
+    return x[0]
+
+
+@pytest.mark.parametrize("rows", [1, 4, 23, 128, 4500], ids=str)
+def test_the_order_is_the_stated_one(device: Device, rows: int) -> None:
+    dy = normal((rows, 7), F32)
+    tiles = np.zeros((-(-rows // 128) * 128, 7), F32)
+    tiles[:rows] = dy
+    groups = tiles.reshape(-1, 32, 4, 7)
+    sums = ((groups[:, :, 0] + groups[:, :, 1]) + groups[:, :, 2]) + groups[:, :, 3]
+    lanes = np.zeros((32, 7), F32)
+    for k, tile in enumerate(sums):
+        lanes[k % 32] += halved(tile)
+    assert np.array_equal(run(dy, device), halved(lanes))
+
+
 @dtypes
 def test_layouts_and_out(device: Device, dtype: np.dtype) -> None:
     for view in views(normal((90, 70), dtype)):

@@ -199,6 +199,19 @@ def test_default_dtype(op: str, kinds: tuple[Any, ...], expected: str, device: D
     assert to_numpy(elementwise(op, *args)).dtype == np.dtype(expected)
 
 
+@pytest.mark.parametrize("shape", [(544, 1000), (2, 600, 500)], ids=str)
+def test_large_transposed_operands(shape: tuple[int, ...], device: Device) -> None:
+    """CUDA turns them by tiles first; the output may be the memory that they view."""
+    x, y = (np.random.default_rng(k).standard_normal(shape, np.float32) for k in (0, 1))
+    turned = np.ascontiguousarray(y.swapaxes(-1, -2))
+    got = elementwise("subtract", to_device(x, device), to_device(turned, device).swapaxes(-1, -2))
+    assert to_numpy(got).tobytes() == (x - y).tobytes()
+    square = to_device(np.ascontiguousarray(x[..., :500, :500]), device)
+    wanted = to_numpy(square) + to_numpy(square).swapaxes(-1, -2)
+    elementwise("add", square, square.swapaxes(-1, -2), out=square)
+    assert to_numpy(square).tobytes() == wanted.tobytes()
+
+
 def test_scalars(device: Device) -> None:
     x = to_device(np.arange(5, dtype=F32), device)
     tenth = np.float32(0.1)

@@ -10,7 +10,7 @@ from nvfp.device import Device
 from nvfp.kernels.layer_norm import layer_norm, layer_norm_vjp
 from tests.devices import need_oracle, to_device, to_numpy
 from tests.kernels.dense import BF16, COMPUTED, F16, F32, arrays, bits, normal, views
-from tests.kernels.norms import SHAPES, call, compare, draw, run
+from tests.kernels.norms import SHAPES, call, check_residual_and_add, compare, draw, run
 from tests.oracles import layer_norm as oracle
 from tests.tolerances import check
 
@@ -51,6 +51,12 @@ def test_parameters_of_any_dtype(device: Device, dtype: np.dtype, parameter: np.
         for b in (bias, None):
             options = {"eps": 0.1, "zero": zero}
             compare(STEM, run(STEM, device, (x, dy, weight, b), **options), (x, dy, weight, b), **options)
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (3, 5, 96), (300, 72), (5, 1000), (3, 4096), (2, 12289)], ids=str)
+@dtypes
+def test_residual_and_add(device: Device, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    check_residual_and_add(STEM, device, dtype, shape)
 
 
 def test_many_rows(device: Device) -> None:
@@ -178,6 +184,8 @@ def test_what_does_not_fit(device: Device) -> None:
         (ValueError, r"bias \(3,\)", lambda: layer_norm(x, w, stat)),
         (ValueError, "eps >= 0", lambda: layer_norm(x, w, w, eps=-1.0)),
         (ValueError, "eps >= 0", lambda: layer_norm(x, w, w, eps=1e39)),
+        (ValueError, "residual= and total=", lambda: layer_norm(x, w, None, residual=x)),
+        (ValueError, "residual of shape", lambda: layer_norm(x, w, None, residual=w, total=x)),
         (ValueError, "out as float32", lambda: layer_norm(x, w, w, out=w)),
         (ValueError, "dy of shape", lambda: layer_norm_vjp(w, x, w, stat, stat)),
         (ValueError, "mean as float32", lambda: layer_norm_vjp(x, x, w, w, stat)),

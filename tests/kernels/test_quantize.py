@@ -363,16 +363,6 @@ def test_arguments_that_do_not_fit(device: Device) -> None:
                 quantize(x, fp8_e4m3, **{name: wrong})
 
 
-@pytest.mark.parametrize(
-    "argument",
-    [{"input_fn": abs}, {"bias_grad": True}],
-    ids=lambda argument: next(iter(argument)),
-)
-def test_what_is_not_built_says_so(argument: dict[str, Any]) -> None:
-    with pytest.raises(NotImplementedError, match=next(iter(argument))):
-        quantize(np.ones((2, 64), np.float32), mxfp8_e4m3, **argument)
-
-
 def test_rows_that_cannot_be() -> None:
     x = np.ones((2, 64), np.float32)
     for fmt, words in (

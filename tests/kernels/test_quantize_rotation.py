@@ -10,6 +10,7 @@ from nvfp.dtypes.block import quantize_exact
 from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, mxfp8_e4m3, nvfp4
 from nvfp.dtypes.packing import unpack
 from nvfp.dtypes.rotation import rotate_exact
+from nvfp.dtypes.stochastic import COL_LANE, ROW_LANE
 from nvfp.kernels.dequantize import dequantize
 from nvfp.kernels.gemm import gemm
 from nvfp.kernels.hadamard import hadamard
@@ -17,6 +18,7 @@ from nvfp.kernels.quantize import other_side, quantize
 from tests.data.load import cases, load
 from tests.devices import to_device, to_numpy
 from tests.kernels.quantized import BF16, DTYPES, F32, check_operand, nvfp4_2d, values
+from tests.kernels.test_quantize_stochastic import numbers, rng_on
 
 
 @pytest.mark.parametrize("fmt", [nvfp4, mxfp8_e4m3, fp8_e4m3_b128], ids=lambda fmt: fmt.name)
@@ -36,6 +38,20 @@ def test_exact(device: Device, fmt: QuantDType, dtype: np.dtype) -> None:
     plain = quantize(to_device(x, device), fmt, rotation="rht16")
     assert plain.row is not None
     assert plain.row.rotation == "none"
+
+
+def test_stochastic(device: Device) -> None:
+    """As the recipe takes gradients: whole tiles, ragged ones, rows that start no group of random numbers."""
+    for kind, shape in (("normal", (128, 256)), ("wide", (200, 144)), ("nonfinite", (37, 70))):
+        x = values(kind, shape, BF16)
+        pair = quantize(
+            to_device(x, device), nvfp4, col=True, rotation="rht16", rounding="stochastic", rng=rng_on(device)
+        )
+        for side, source, axis, lane in ((pair.row, x, 1, ROW_LANE), (pair.col, rotate_exact(x, 0), 0, COL_LANE)):
+            random = numbers(source.shape, nvfp4, lane)
+            exact = quantize_exact(source, nvfp4, axis=axis, rounding="stochastic", random=random)
+            assert side is not None
+            check_operand(side, exact, nvfp4, axis, swap=axis == 0)
 
 
 @pytest.mark.parametrize("case", cases("blocks_nvfp4_variants", "rotated"))

@@ -11,7 +11,7 @@ from nvfp.kernels.rms_norm import rms_norm, rms_norm_vjp
 from tests.data.load import load
 from tests.devices import need_oracle, to_device, to_numpy
 from tests.kernels.dense import BF16, COMPUTED, F16, F32, arrays, bits, normal, views
-from tests.kernels.norms import SHAPES, compare, draw, run
+from tests.kernels.norms import SHAPES, check_residual_and_add, compare, draw, run
 from tests.oracles import rms_norm as oracle
 from tests.tolerances import check
 
@@ -57,6 +57,12 @@ def test_parameters_of_any_dtype(device: Device, dtype: np.dtype, parameter: np.
     for shape in ((40, 96), (3, 5, 33)):
         given = draw(shape, dtype, parameter)
         compare(STEM, run(STEM, device, given, eps=0.1, zero=zero), given, eps=0.1, zero=zero)
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (3, 5, 96), (300, 72), (5, 1000), (3, 4096), (2, 12289)], ids=str)
+@dtypes
+def test_residual_and_add(device: Device, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    check_residual_and_add(STEM, device, dtype, shape)
 
 
 def test_many_rows(device: Device) -> None:
@@ -160,6 +166,8 @@ def test_what_does_not_fit(device: Device) -> None:
         (ValueError, r"x \[\.\.\., H\]", lambda: rms_norm(to_device(np.ones((), F32), device), w)),
         (ValueError, r"weight \(3,\)", lambda: rms_norm(x, stat)),
         (ValueError, "eps >= 0", lambda: rms_norm(x, w, eps=float("nan"))),
+        (ValueError, "residual= and total=", lambda: rms_norm(x, w, residual=x)),
+        (ValueError, "residual of shape", lambda: rms_norm(x, w, residual=w, total=x)),
         (ValueError, "out as float32", lambda: rms_norm(x, w, out=w)),
         (TypeError, "dy of float32", lambda: rms_norm_vjp(to_device(np.ones((2, 3), F16), device), x, w, stat)),
         (ValueError, "rstd as float32", lambda: rms_norm_vjp(x, x, w, w)),

@@ -12,6 +12,7 @@ from tests.devices import to_device, to_numpy
 
 DTYPES = [np.dtype(d) for d in ("uint8", "float16", "float32", "int64")]
 SHAPES = [(1, 1), (1, 70), (70, 1), (0, 5), (5, 0), (33, 65), (200, 130), (3, 40, 17), (2, 3, 16, 16), (40000, 3)]
+SHAPES += [(288, 304), (2, 64, 272)]  # whole pieces, tiles of them cut
 
 
 def numbers(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -44,7 +45,7 @@ def test_strides_and_out(device: Device, dtype: np.dtype) -> None:
 
 @pytest.mark.sanitizer
 @pytest.mark.parametrize(
-    "shape", [(1, 1), (1, 2), (2, 1), (7, 9), (64, 64), (33, 130), (130, 33), (0, 4), (3, 5, 6)], ids=str
+    "shape", [(1, 1), (1, 2), (2, 1), (7, 9), (64, 64), (33, 130), (130, 33), (0, 4), (3, 5, 6), (288, 304)], ids=str
 )
 def test_packed_codes(device: Device, shape: tuple[int, ...]) -> None:
     codes = np.random.default_rng(0).integers(0, 16, shape, np.uint8)

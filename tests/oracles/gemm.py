@@ -11,6 +11,7 @@ import numpy.typing as npt
 from nvfp.dtypes.codec import decode
 from nvfp.dtypes.grid import block_lengths, expand
 from nvfp.kernels.operand import Operand
+from tests.oracles.activation import activation, activation_vjp
 from tests.oracles.dequantize import logical_blocks
 
 Float64 = npt.NDArray[np.float64]
@@ -36,6 +37,17 @@ def values(x: Any) -> Float64:
     else:
         found = found * expand(scale, block_lengths(x.shape, fmt, x.axis), x.shape)
     return found if x.tensor_scale is None else found * np.float64(x.tensor_scale)
+
+
+def gelu(product: Product) -> Product:
+    """The tanh form of a product."""
+    return Product(activation(product.value, "gelu"), 1.13 * product.scale)
+
+
+def dgelu(product: Product, aux: Any) -> Product:
+    """``gelu'(aux)`` times a product."""
+    slope = activation_vjp(values(aux), np.ones_like(product.value), "gelu")
+    return Product(slope * product.value, np.abs(slope) * product.scale)
 
 
 def gemm(a: Any, b: Any, *, bias: Any = None, out: Any = None, alpha: Any = None) -> Product:

@@ -75,7 +75,15 @@ def _gamma(weight: np.ndarray, zero_centered: bool) -> np.ndarray:
 
 
 def forward(
-    x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, eps: float, zero_centered: bool, centered: bool, y: Any
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray | None,
+    eps: float,
+    zero_centered: bool,
+    centered: bool,
+    y: Any,
+    residual: np.ndarray | None,
+    total: Any | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fill ``y`` [rows, H] and return (mean, rstd) [rows].
 
@@ -87,23 +95,34 @@ def forward(
         zero_centered: gamma counts from 1.
         centered: subtract the mean (layer norm); otherwise mean is 0.
         y: contiguous, may be ``x``.
+        residual: added to x first, or None; contiguous.
+        total: takes the rounded sum, which is what is normalized; may be ``x`` or ``residual``.
     """
     rows, columns = x.shape
     mean, rstd = np.empty(rows, np.float32), np.empty(rows, np.float32)
     gamma, beta = _gamma(weight, zero_centered), widen(np.empty(0, np.float32) if bias is None else bias)
-    direct = y.dtype == _FLOAT32 and not np.may_share_memory(x, y)
+    apart = not any(a is not None and np.may_share_memory(a, y) for a in (x, residual, total))
+    direct = y.dtype == _FLOAT32 and apart
     step = max(1, TILE // max(columns, 1))
 
     def work(start: int, stop: int) -> None:
         for a in range(start, stop, step):
             b = min(a + step, stop)
             tile = y[a:b] if direct else np.empty((b - a, columns), np.float32)
-            _forward(widen(x[a:b]), gamma, beta, centered, np.float32(eps), tile, mean[a:b], rstd[a:b])
+            source = x[a:b] if total is None else _add(x[a:b], residual[a:b], total[a:b])  # type: ignore[index]
+            _forward(widen(source), gamma, beta, centered, np.float32(eps), tile, mean[a:b], rstd[a:b])
             if not direct:
                 narrow(tile, y[a:b])
 
     run_chunks(work, rows, max(1, GRAIN // max(columns, 1)))
     return mean, rstd
+
+
+def _add(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Fill ``out`` with the rounded sum and return it."""
+    with np.errstate(all="ignore"):
+        narrow(widen(x) + widen(y), out)
+    return out
 
 
 def vjp(
@@ -115,8 +134,9 @@ def vjp(
     zero_centered: bool,
     centered: bool,
     needs: tuple[bool, bool, bool],
+    add: np.ndarray | None,
 ) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]:
-    """Return (dx, dweight, dbias), None where not needed; arguments as in `forward`."""
+    """Return (dx, dweight, dbias), None where not needed; ``add`` or None is added to dx; else as in `forward`."""
     rows, columns = x.shape
     gamma, chunk = _gamma(weight, zero_centered), chunk_rows(rows)
     dx = np.empty(x.shape, x.dtype) if needs[0] else None
@@ -130,6 +150,8 @@ def vjp(
         _backward(up, kept, gamma, mean[a:b], rstd[a:b], centered, values, sums[0][k], sums[1][k])
         if dx is not None:
             narrow(values, dx[a:b])
+            if add is not None:
+                _add(dx[a:b], add[a:b], dx[a:b])
 
     def work(first: int, last: int) -> None:
         for k in range(first, last):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
+from nvfp.kernels._gemm import Tail, composed
 from nvfp.kernels.cast import cast
 from nvfp.kernels.cublaslt.typemap import FLOAT32
 from nvfp.kernels.dequantize import dequantize
@@ -25,8 +26,18 @@ def gemm(
     accumulate: bool,
     fast_accumulation: bool,
     exact: bool,
+    tf32: bool,
+    tail: Tail | None,
 ) -> Any:
     """See `nvfp.kernels.gemm.gemm`."""
+    product = partial(_product, a, b, bias, alpha, accumulate)
+    return product(dtype, out) if tail is None else composed(product, tail, dtype, out)
+
+
+def _product(
+    a: Any, b: Any, bias: Any | None, alpha: Any | None, accumulate: bool, dtype: np.dtype, out: Any | None
+) -> Any:
+    """The plain product, of a result dtype and into ``out``."""
     wide = accumulation_dtype(a, b, dtype)
     words = (*(() if alpha is None else (alpha,)), *tensor_factors(a), *tensor_factors(b))
     with np.errstate(all="ignore"):  # NaN and inf are values here

@@ -16,11 +16,13 @@ def layer_norm(
     *,
     eps: float = 1e-5,
     zero_centered_gamma: bool = False,
+    residual: Any | None = None,
+    total: Any | None = None,
     out: Any | None = None,
 ) -> tuple[Any, Any, Any]:
     """See `nvfp.kernels.layer_norm.layer_norm`; x [rows, H]."""
     y = np.empty(x.shape, x.dtype) if out is None else out
-    mean, rstd = _norm.forward(x, weight, bias, eps, zero_centered_gamma, True, y)
+    mean, rstd = _norm.forward(x, weight, bias, eps, zero_centered_gamma, True, y, residual, total)
     return y, mean, rstd
 
 
@@ -33,6 +35,7 @@ def layer_norm_vjp(
     *,
     zero_centered_gamma: bool = False,
     needs: tuple[bool, bool, bool] = (True, True, True),
+    add: Any | None = None,
 ) -> tuple[Any | None, Any | None, Any | None]:
     """See `nvfp.kernels.layer_norm.layer_norm_vjp`; dy and x [rows, H]."""
-    return _norm.vjp(dy, x, weight, mean, rstd, zero_centered_gamma, True, needs)
+    return _norm.vjp(dy, x, weight, mean, rstd, zero_centered_gamma, True, needs, add)

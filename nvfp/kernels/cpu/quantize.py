@@ -23,7 +23,9 @@ from nvfp.dtypes.formats import QuantDType
 from nvfp.dtypes.scale_layout import to_k_major128
 from nvfp.dtypes.stochastic import COL_LANE, ROW_LANE
 from nvfp.kernels._check import Words
+from nvfp.kernels._rotated import rotated_apart
 from nvfp.kernels._stochastic import Rng
+from nvfp.kernels.bias_grad import bias_grad
 from nvfp.kernels.cpu._amax import amax_bits
 from nvfp.kernels.cpu._blocks import (
     INF,
@@ -42,6 +44,7 @@ from nvfp.kernels.cpu._strided import PANEL, Panel, Rows, for_panels, large_pane
 from nvfp.kernels.cpu._tables import FLOAT_SCALE, LARGEST_FINITE, ScaleRule, element_encoder, scale_rule
 from nvfp.kernels.cpu.scale_layout import scale_layout as tile_scales
 from nvfp.kernels.cpu.transpose import transpose
+from nvfp.kernels.input_fn import InputFn, apply
 from nvfp.kernels.operand import Operand, OperandPair, ScaleLayout, codes_shape, scale_shape
 from nvfp.kernels.quantize import other_side
 
@@ -65,8 +68,16 @@ def quantize(
     overflow: Overflow,
     scale_layout: ScaleLayout,
     steps: Steps,
+    rotation: str | None = None,
 ) -> tuple[Operand | None, Operand | None]:
     """See `nvfp.kernels.quantize.quantize`."""
+    if rotation is not None:
+        words = {"amax": amax, "tensor_scale": tensor_scale, "amax_out": amax_out}
+        options = {
+            "scale": scale, "amax_epsilon": amax_epsilon, "rounding": rounding, "rng": rng, "overflow": overflow,
+            "scale_layout": scale_layout, "steps": steps,
+        }  # fmt: skip
+        return rotated_apart(quantize, x, fmt, row, words, options)
     sides = zip((row, col), amax, tensor_scale, strict=True)
     free = scale is None and any(wanted and a is None and t is None for wanted, a, t in sides)
     taken = _taken(x, fmt, free, amax_out)
@@ -92,6 +103,32 @@ def quantize(
         laid = _tiled if scale_layout == "tiles128x4" else _k_major
         return laid(row_side), laid(col_side)
     return row_side, col_side
+
+
+def quantize_input(
+    x: Any,
+    fmt: QuantDType,
+    f: InputFn | None,
+    *,
+    bias: np.dtype | None,
+    axis: int,
+    scale_layout: ScaleLayout,
+    **rest: Any,
+) -> tuple[Operand | None, Operand | None, Any | None]:
+    """Return the sides of ``f(x)`` (f None: of x), and its column sums in the dtype ``bias``, if that is given.
+
+    Args:
+        x: source.
+        fmt: row.
+        f: checked input function, or None.
+        bias: dtype of the column sums, or None.
+        axis: block axis of the result.
+        scale_layout: of the block scales.
+        rest: the other arguments of `quantize`.
+    """
+    y = x if f is None else apply(x, f)
+    sides = quantize(y, fmt, axis=axis, scale_layout=scale_layout, **rest)
+    return (*sides, None if bias is None else bias_grad(y, dtype=bias))
 
 
 def _taken(x: np.ndarray, fmt: QuantDType, free: bool, amax_out: Words) -> Any:

@@ -7,6 +7,7 @@ that device-side alpha needs beside it, and the workspace of each stream.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -46,13 +47,13 @@ def _set(function: Any, target: int, attribute: tm.Attribute, value: int) -> Non
 class Descriptor:
     """A matmul descriptor of one thread: constant attributes, and pointers that are set when they change."""
 
-    __slots__ = ("_buffer", "_buffer_address", "_destroy", "_pointers", "_set", "handle")
+    __slots__ = ("_buffer", "_buffer_address", "_destroy", "_set", "handle", "pointers")
 
     def __init__(self, compute: int, scale_type: int, attributes: tuple[tuple[tm.Attribute, int], ...]) -> None:
         lt = _lt()
         self.handle: int = lt.matmul_desc_create(compute, scale_type)
         self._destroy, self._set = lt.matmul_desc_destroy, lt.matmul_desc_set_attribute
-        self._pointers: dict[int, int] = {}
+        self.pointers: dict[int, int] = {}
         self._buffer = np.zeros(1, np.int64)
         self._buffer_address: int = self._buffer.ctypes.data
         for attribute, value in attributes:
@@ -61,10 +62,10 @@ class Descriptor:
     def point(self, attribute: tm.Attribute, address: int) -> None:
         """Set a pointer attribute, unless it already holds this address."""
         number = attribute.number
-        if self._pointers.get(number) != address:
+        if self.pointers.get(number) != address:
             self._buffer[0] = address
             self._set(self.handle, number, self._buffer_address, 8)
-            self._pointers[number] = address
+            self.pointers[number] = address
 
     def __del__(self) -> None:
         if hasattr(self, "_destroy"):
@@ -89,70 +90,67 @@ class Layout:
             self._destroy(self.handle)
 
 
-def first_algorithm(
+def proposals(
     handle: int,
     descriptor: Descriptor,
-    layouts: tuple[Layout, Layout, Layout],
+    layouts: tuple[Layout, Layout, Layout, Layout],
     alignments: tuple[int, int, int],
     *,
     split_k: bool = True,
+    count: int = 1,
 ) -> np.ndarray:
-    """Return cuBLASLt's first proposal as a `typemap.HEURISTIC` record of shape (1,).
+    """Return cuBLASLt's proposals, the best one first, as `typemap.HEURISTIC` records of shape (1..count,).
 
     Args:
         handle: of the current device.
         descriptor: with every attribute that bears on the choice set.
-        layouts: of A, B and D (C has D's).
+        layouts: of A, B, D and C.
         alignments: bytes to which the addresses of A, B and D are aligned.
         split_k: whether K may be split over blocks and summed by a second kernel.
+        count: how many are wanted at most.
 
     Raises:
         Unsupported: there is no proposal.
     """
-    lt, results, count = _lt(), np.zeros(1, tm.HEURISTIC), np.zeros(1, np.int32)
-    a, b, d = layouts
+    lt, results, found = _lt(), np.zeros(count, tm.HEURISTIC), np.zeros(1, np.int32)
+    a, b, d, c = layouts
     preference = lt.matmul_preference_create()
     try:
-        wanted = zip(
-            (
-                tm.MAX_WORKSPACE,
-                tm.REDUCTION_SCHEMES,
-                tm.MIN_ALIGNMENT_A,
-                tm.MIN_ALIGNMENT_B,
-                tm.MIN_ALIGNMENT_C,
-                tm.MIN_ALIGNMENT_D,
-            ),
-            (WORKSPACE_BYTES, _COMPUTE_TYPE if split_k else 0, *alignments, alignments[2]),
-            strict=True,
-        )
-        for attribute, value in wanted:
+        for attribute, value in _preferences(alignments, split_k):
             _set(lt.matmul_preference_set_attribute, preference, attribute, value)
         lt.matmul_algo_get_heuristic(
-            handle, descriptor.handle, a.handle, b.handle, d.handle, d.handle, preference, 1,
-            results.ctypes.data, count.ctypes.data,
+            handle, descriptor.handle, a.handle, b.handle, c.handle, d.handle, preference, count,
+            results.ctypes.data, found.ctypes.data,
         )  # fmt: skip
     except lt.cuBLASLtError as error:
         kind = Unsupported if getattr(error, "status", None) in _REFUSALS else KernelError
         raise kind(message("gemm", "cuBLASLt to propose an algorithm", error, "report the problem record")) from error
     finally:
         lt.matmul_preference_destroy(preference)
-    if count[0] < 1 or results["state"][0] != 0:
-        state = f"{int(count[0])} proposals, state {int(results['state'][0])}"
+    if found[0] < 1 or results["state"][0] != 0:
+        state = f"{int(found[0])} proposals, state {int(results['state'][0])}"
         raise Unsupported(message("gemm", "cuBLASLt to propose an algorithm", state, "report the problem record"))
-    return results
+    return results[: int(found[0])]
 
 
-def matmul(*arguments: int) -> None:
-    """Call ``cublasLtMatmul`` (its sixteen arguments, in order, all as ints) on the stream given last.
+def _preferences(alignments: tuple[int, int, int], split_k: bool) -> Iterator[tuple[tm.Attribute, int]]:
+    yield tm.MAX_WORKSPACE, WORKSPACE_BYTES
+    yield tm.REDUCTION_SCHEMES, _COMPUTE_TYPE if split_k else 0
+    yield tm.MIN_ALIGNMENT_A, alignments[0]
+    yield tm.MIN_ALIGNMENT_B, alignments[1]
+    yield tm.MIN_ALIGNMENT_C, alignments[2]
+    yield tm.MIN_ALIGNMENT_D, alignments[2]
 
-    Raises:
-        KernelError: cuBLASLt reports a failure.
-    """
-    lt = _lt()
-    try:
-        lt.matmul(*arguments)
-    except lt.cuBLASLtError as error:
-        raise KernelError(message("gemm", "cublasLtMatmul to succeed", error, "report the problem record")) from error
+
+def library() -> Any:
+    """Return the module whose ``matmul`` (``cublasLtMatmul``, all arguments ints) enqueues a product."""
+    return _lt()
+
+
+def failure(error: Exception) -> KernelError:
+    """Return what a failed ``matmul`` is raised as."""
+    kind = Unsupported if getattr(error, "status", None) in _REFUSALS else KernelError
+    return kind(message("gemm", "cublasLtMatmul to succeed", error, "report the problem record"))
 
 
 class DeviceState:

@@ -107,6 +107,12 @@ class LRU(Generic[K, V]):
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         return kept
 
+    def replace(self, key: K, value: V) -> V:
+        """Keep ``value`` in place of what is there, and return it."""
+        with self._lock:
+            self._entries.pop(key, None)
+        return self.put(key, value)
+
     def get_or_make(self, key: K, make: Callable[[], V]) -> V:
         """Return the entry of a key, made by ``make`` (outside the lock) if there is none."""
         found = self.get(key)
@@ -117,6 +123,11 @@ class LRU(Generic[K, V]):
         with self._lock:
             counts = (self._hits, self._misses, self._evictions, self._reloads)
             return CacheStats(*counts, size=len(self._entries), capacity=self.capacity)
+
+    def values(self) -> list[V]:
+        """Return what is kept, the one used last at the end."""
+        with self._lock:
+            return list(self._entries.values())
 
     def clear(self) -> None:
         """Forget every entry; counts stay."""

@@ -7,7 +7,8 @@ its m, n, k are our N, M, K. `GemmProblem.layouts` and `.attributes` hold that t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from nvfp.kernels.cublaslt import typemap as tm
 
@@ -41,7 +42,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class GemmProblem:
-    """Everything that decides how cuBLASLt computes Y = alpha X W + beta Y + bias.
+    """Everything that decides how cuBLASLt computes Y = f(alpha X W + beta Y + bias).
 
     Attributes:
         m: rows of X and Y.
@@ -56,6 +57,10 @@ class GemmProblem:
         fast_accumulation: FP8 on Ada and Hopper: keep partial sums in the tensor core.
         device_alpha: alpha and beta are read from device memory.
         compute: accumulation dtype, ``"float32"`` or ``"float64"``.
+        tf32: factors of float32 are rounded to TF32.
+        epilogue: f, a key of `typemap.EPILOGUE`.
+        aux_ld: distance of two rows of the pre-activation that the epilogue reads or writes; 0 without one.
+        amax: whether the largest magnitude of an FP8 Y is wanted.
 
     Example:
         >>> x, w, y = Matrix("bfloat16", 128), Matrix("bfloat16", 128, transposed=True), Matrix("float32", 32)
@@ -75,15 +80,30 @@ class GemmProblem:
     fast_accumulation: bool = False
     device_alpha: bool = False
     compute: str = "float32"
+    tf32: bool = False
+    epilogue: str = "default"
+    aux_ld: int = 0
+    amax: bool = False
 
     def layouts(self) -> tuple[tuple[int, int, int, int, int, int], ...]:
-        """Return (data type, rows, columns, ld, batch, stride) of cuBLASLt's A, B and D; C has D's."""
-        sides = ((self.w, self.n, self.k), (self.x, self.k, self.m), (self.y, self.n, self.m))
+        """Return (data type, rows, columns, ld, batch, stride) of cuBLASLt's A, B, D and C (bfloat16 beside FP8)."""
+        c = "bfloat16" if self.narrow else self.y.dtype
+        sides = (
+            (self.w, self.n, self.k, self.w.dtype),
+            (self.x, self.k, self.m, self.x.dtype),
+            (self.y, self.n, self.m, self.y.dtype),
+            (self.y, self.n, self.m, c),
+        )
         found = []
-        for side, fast, slow in sides:  # column-major rows run along the axis that is contiguous
+        for side, fast, slow, dtype in sides:  # column-major rows run along the axis that is contiguous
             rows, columns = (slow, fast) if side.transposed else (fast, slow)
-            found.append((tm.DATA_TYPE[side.dtype], rows, columns, side.ld, self.batch, side.stride))
+            found.append((tm.DATA_TYPE[dtype], rows, columns, side.ld, self.batch, side.stride))
         return tuple(found)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether Y is FP8."""
+        return self.y.dtype.startswith("float8")
 
     def attributes(self) -> tuple[tuple[tm.Attribute, int], ...]:
         """Return the constant attributes of the matmul descriptor (pointers are set at each call)."""
@@ -93,8 +113,13 @@ class GemmProblem:
         ]
         if self.device_alpha:
             found.append((tm.POINTER_MODE, tm.POINTER_DEVICE))
+        epilogue = self._epilogue()
+        if epilogue != tm.EPILOGUE["default"]:
+            found.append((tm.EPILOGUE_KIND, epilogue))
         if self.bias is not None:
-            found += [(tm.EPILOGUE, tm.EPILOGUE_BIAS), (tm.BIAS_DATA_TYPE, tm.DATA_TYPE[self.bias])]
+            found.append((tm.BIAS_DATA_TYPE, tm.DATA_TYPE[self.bias]))
+        if self.aux_ld:
+            found.append((tm.AUX_LD, self.aux_ld))
         if self.fast_accumulation:
             found.append((tm.FAST_ACCUM, 1))
         for attribute, side in ((tm.A_SCALE_MODE, self.w), (tm.B_SCALE_MODE, self.x)):
@@ -102,20 +127,38 @@ class GemmProblem:
                 found.append((attribute, tm.SCALE_MODE[side.scale]))
         return tuple(found)
 
-    def block_scales(self) -> tuple[tm.Attribute, ...]:
-        """Return the pointer attributes of the operands whose scales serve blocks."""
+    def _epilogue(self) -> int:
+        """cublasLtEpilogue_t: the function, and bits for a bias that is added and a pre-activation that is written."""
+        number = tm.EPILOGUE[self.epilogue]
+        if self.bias is not None:
+            number = tm.EPILOGUE_BIAS + (0 if self.epilogue == "default" else number)
+        return number + (tm.EPILOGUE_AUX if self.aux_ld and self.epilogue == "gelu" else 0)
+
+    def needed_pointers(self) -> tuple[tm.Attribute, ...]:
+        """Return the pointer attributes without which the heuristics refuse: block scales, and the epilogue's own."""
         sides = ((tm.A_SCALE_POINTER, self.w), (tm.B_SCALE_POINTER, self.x))
-        return tuple(pointer for pointer, side in sides if side.scale is not None and tm.SCALE_MODE[side.scale])
+        found = [pointer for pointer, side in sides if side.scale is not None and tm.SCALE_MODE[side.scale]]
+        if self.aux_ld:
+            found.append(tm.AUX_POINTER)
+        if self.narrow:
+            found += [tm.D_SCALE_POINTER, *((tm.AMAX_D_POINTER,) if self.amax else ())]
+        return tuple(found)
 
     @property
     def compute_types(self) -> tuple[int, int]:
         """cublasComputeType_t and the cudaDataType_t of alpha and beta."""
-        return tm.COMPUTE_TYPE[self.compute], tm.DATA_TYPE[self.compute]
+        return tm.COMPUTE_TYPE["tf32" if self.tf32 else self.compute], tm.DATA_TYPE[self.compute]
+
+    def fields(self) -> dict[str, Any]:
+        """Return the record as plain data, for files."""
+        return asdict(self)
 
     def __str__(self) -> str:
         text = f"Y[{self.m}, {self.n}] {self.y} = X[{self.m}, {self.k}] {self.x} @ W[{self.k}, {self.n}] {self.w}"
         text += f", batch {self.batch}" if self.batch > 1 else ""
+        text += f", {self.epilogue}" if self.epilogue != "default" else ""
+        text += f", aux ld {self.aux_ld}" if self.aux_ld else ""
         text += f", + bias {self.bias}" if self.bias else ""
-        flags = ("accumulate", "fast_accumulation", "device_alpha")
+        flags = ("accumulate", "fast_accumulation", "device_alpha", "tf32", "amax")
         text += "".join(f", {flag}" for flag in flags if getattr(self, flag))
         return text + (f", in {self.compute}" if self.compute != "float32" else "")

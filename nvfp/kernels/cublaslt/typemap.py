@@ -30,11 +30,12 @@ DATA_TYPE: dict[str, int] = {  # cudaDataType_t, by element or dense dtype name
     "float8_e5m2": 29,
     "float4_e2m1fn": 33,
 }
-COMPUTE_TYPE: dict[str, int] = {"float32": 68, "float64": 70}  # cublasComputeType_t; 68 never uses TF32
+COMPUTE_TYPE: dict[str, int] = {"float32": 68, "float64": 70, "tf32": 77}  # cublasComputeType_t; 68 never uses TF32
 SCALE_MODE: dict[str, int] = {  # cublasLtMatmulMatrixScale_t, by the names of `nvfp.capability.GEMM_MODES`
     "SCALAR_32F": 0,
     "VEC16_UE4M3": 1,
     "VEC32_UE8M0": 2,
+    "OUTER_VEC_32F": 3,
     "VEC128_32F": 4,
     "BLK128x128_32F": 5,
 }
@@ -43,8 +44,8 @@ OUTPUTS: dict[str, tuple[str, ...]] = {  # what D may be, by the type of A and B
     "float64": ("float64",),
     "float16": ("float16", "float32"),
     "bfloat16": ("bfloat16", "float32"),
-    "float8_e4m3fn": ("bfloat16", "float16", "float32"),
-    "float8_e5m2": ("bfloat16", "float16", "float32"),
+    "float8_e4m3fn": ("bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2"),
+    "float8_e5m2": ("bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2"),
     "float4_e2m1fn": ("bfloat16", "float16", "float32"),
 }
 NATIVE_PAIRS = {  # scale modes of the left and right operand that nvfp hands to cuBLASLt
@@ -52,9 +53,18 @@ NATIVE_PAIRS = {  # scale modes of the left and right operand that nvfp hands to
     ("VEC128_32F", "VEC128_32F"),
     ("VEC128_32F", "BLK128x128_32F"),
     ("BLK128x128_32F", "VEC128_32F"),
+    ("OUTER_VEC_32F", "OUTER_VEC_32F"),
+    ("VEC32_UE8M0", "VEC32_UE8M0"),
+    ("VEC16_UE4M3", "VEC16_UE4M3"),
 }
+K_UNIT = {"VEC32_UE8M0": 32, "VEC16_UE4M3": 32}  # elements that K is padded to: whole blocks, 16 bytes; else 16
 OP_N, OP_T = 0, 1
-EPILOGUE_DEFAULT, EPILOGUE_BIAS = 1, 4
+EPILOGUE: dict[str, int] = {  # cublasLtEpilogue_t; + EPILOGUE_BIAS, + EPILOGUE_AUX
+    "default": 1,
+    "gelu": 32,
+    "dgelu": 192,
+}
+EPILOGUE_BIAS, EPILOGUE_AUX = 4, 128
 POINTER_HOST, POINTER_DEVICE = 0, 1
 
 
@@ -69,10 +79,14 @@ class Attribute(NamedTuple):
 POINTER_MODE = Attribute(2, "i4")
 TRANSA = Attribute(3, "i4")
 TRANSB = Attribute(4, "i4")
-EPILOGUE = Attribute(7, "u4")
+EPILOGUE_KIND = Attribute(7, "u4")
 BIAS_POINTER = Attribute(8, "i8")
 A_SCALE_POINTER = Attribute(17, "i8")
 B_SCALE_POINTER = Attribute(18, "i8")
+AUX_POINTER = Attribute(11, "i8")
+AUX_LD = Attribute(12, "i8")
+D_SCALE_POINTER = Attribute(20, "i8")
+AMAX_D_POINTER = Attribute(21, "i8")
 FAST_ACCUM = Attribute(25, "i1")
 BIAS_DATA_TYPE = Attribute(26, "i4")
 A_SCALE_MODE = Attribute(31, "i4")
@@ -112,28 +126,35 @@ class Route:
 
 
 @lru_cache(maxsize=256)
-def native_fp8(a: Kind, b: Kind) -> tuple[GemmMode, GemmMode] | None:
+def native_fp8(a: Kind, b: Kind, k: int | None = None) -> tuple[GemmMode, GemmMode] | None:
     """Return the modes of two FP8 operands with float32 scales that tensor cores of some chip multiply, or None.
 
-    Pairs: per tensor with per tensor; 1 x 128 blocks with 1 x 128 or 128 x 128. Not e5m2 with e5m2.
-    The rule knows no chip: it decides the dtype of the bias, which must not differ between devices.
+    Pairs: per tensor with per tensor; 1 x 128 blocks with 1 x 128 or 128 x 128; one block over the whole of ``k``
+    with its like. Not e5m2 with e5m2. The rule knows no chip: it decides the dtype of the bias, which must not
+    differ between devices.
     """
+    modes = _pair(a, b, k)
+    return modes if modes is not None and modes[0].run and modes[1].run else None
+
+
+def _pair(a: Kind, b: Kind, k: int | None) -> tuple[GemmMode, GemmMode] | None:
     if isinstance(a, np.dtype) or isinstance(b, np.dtype) or a.element.exponent_bits == b.element.exponent_bits == 5:
         return None
-    left, right = gemm_mode(a), gemm_mode(b)
-    if left is None or right is None or not (left.run and right.run):
+    left, right = gemm_mode(a, k), gemm_mode(b, k)
+    if left is None or right is None or (left.name, right.name) not in NATIVE_PAIRS:
         return None
-    return (left, right) if (left.name, right.name) in NATIVE_PAIRS else None
+    return left, right
 
 
-def bias_dtype(a: Kind, b: Kind, result: np.dtype, exact: bool = False) -> np.dtype:
+def bias_dtype(a: Kind, b: Kind, result: np.dtype, exact: bool = False, k: int | None = None) -> np.dtype:
     """Return the dtype that the bias is rounded to: the result's, or 16 bits beside native FP8 (as TE)."""
-    return BFLOAT16 if result == FLOAT32 and not exact and native_fp8(a, b) else result
+    return BFLOAT16 if result == FLOAT32 and not exact and native_fp8(a, b, k) else result
 
 
 def epilogue_bias(element: str, d: str) -> np.dtype:
-    """Return the type that cuBLASLt's epilogue takes a bias in: D's, but bfloat16 beside FP8 with a float32 D."""
-    return BFLOAT16 if element.startswith("float8") and d == "float32" else NAMED[d]
+    """Return the type that cuBLASLt's epilogue takes a bias in: D's, but bfloat16 beside FP8 unless D is float16."""
+    narrow = element.startswith(("float8", "float4"))
+    return BFLOAT16 if narrow and d != "float16" and d != "float64" else NAMED[d]
 
 
 def holds(dtype: np.dtype, kind: Kind) -> bool:
@@ -162,7 +183,16 @@ def _fits_half(kind: QuantDType) -> bool:
     )
 
 
-def route(a: Kind, b: Kind, compute: Compute, *, exact: bool = False, wide: bool = False, native: bool = True) -> Route:
+def route(
+    a: Kind,
+    b: Kind,
+    compute: Compute,
+    *,
+    exact: bool = False,
+    wide: bool = False,
+    native: bool = True,
+    k: int | None = None,
+) -> Route:
     """Return how ``a @ b`` runs on a chip: natively, or through the narrowest dense dtype that holds both exactly.
 
     Args:
@@ -172,6 +202,7 @@ def route(a: Kind, b: Kind, compute: Compute, *, exact: bool = False, wide: bool
         exact: expand Operands to float32 even where bfloat16 would do.
         wide: compute in float64.
         native: False leaves out the modes of narrow operands.
+        k: length of the contraction, where it is known.
 
     Numerics:
         bfloat16 holds every format of at most 8 significand bits (element and block scale together)
@@ -185,8 +216,8 @@ def route(a: Kind, b: Kind, compute: Compute, *, exact: bool = False, wide: bool
         >>> [str(route(fmt, FLOAT16, (9, 0))) for fmt in (formats.nvfp4, formats.mxfp8)]
         ['as float16', 'as float32']
     """
-    modes = native_fp8(a, b) if native and not exact and not wide else None
-    if modes is not None and all(mode.on(compute) for mode in modes):
+    modes = _pair(a, b, k) if native and not exact and not wide else None
+    if modes is not None and all(mode.used and mode.on(compute) for mode in modes):
         return Route(modes, None)
     quantized = isinstance(a, QuantDType) or isinstance(b, QuantDType)
     narrow = () if exact and quantized else (BFLOAT16, FLOAT16)

@@ -8,6 +8,7 @@ import numpy as np
 
 from nvfp.kernels.cuda._xp import cp
 
+Piece = tuple[int, tuple[int, ...], np.dtype, tuple[int, ...] | None]  # offset, shape, dtype, strides (bytes, or None)
 ALIGNMENT = 256  # of every piece of a slab, as of CuPy's own allocations
 _UINT8 = np.dtype(np.uint8)
 
@@ -15,6 +16,30 @@ _UINT8 = np.dtype(np.uint8)
 def view(slab: Any, at: int, shape: tuple[int, ...], dtype: np.dtype, strides: tuple[int, ...] | None = None) -> Any:
     """Return an array over the memory of ``slab`` from byte ``at`` on; strides in bytes (None: contiguous)."""
     return cp.ndarray(shape, dtype, slab.data + at, strides)
+
+
+def allocate(nbytes: int) -> Any:
+    """Return a pointer to new memory, which lives as long as an array over it."""
+    return cp.cuda.alloc(nbytes)
+
+
+def arrays(memory: Any, pieces: tuple[Piece, ...]) -> list[Any]:
+    """Return arrays over pieces of what `allocate` returned.
+
+    CuPy's constructor in two steps, without its way of looking for arguments: half of the time.
+    """
+    kind = cp.ndarray
+    new, made = kind.__new__, []
+    for at, shape, dtype, strides in pieces:
+        array = new(kind, _no_init=True)
+        array._init(shape, dtype, memory + at, strides)
+        made.append(array)
+    return made
+
+
+def clear(memory: Any, at: int, nbytes: int) -> None:
+    """Fill bytes of what `allocate` returned with zero on the current stream."""
+    (memory + at).memset_async(0, nbytes)
 
 
 def zero(slab: Any, at: int, nbytes: int) -> None:

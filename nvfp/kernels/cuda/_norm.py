@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -9,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from nvfp.kernels.bias_grad import chunk_rows
-from nvfp.kernels.cuda._dense import BFLOAT16, FLOAT32
-from nvfp.kernels.cuda._launch import launch, multiprocessors
-from nvfp.kernels.cuda._loader import Defines, Instance, kernel
+from nvfp.kernels.cuda._dense import BFLOAT16, FLOAT32, by_value
+from nvfp.kernels.cuda._launch import Grid, launch, multiprocessors
+from nvfp.kernels.cuda._loader import Defines, Instance, Kernel, kernel
 from nvfp.kernels.cuda._memory import aligned
 from nvfp.kernels.cuda._types import ctype
 from nvfp.kernels.cuda._xp import cp
 
-_FORWARD, _BACKWARD, _COLUMNS, _FINISH = 1, 2, 3, 4  # PASS
+_FORWARD, _BACKWARD, _COLUMNS, _FINISH, STATISTICS = 1, 2, 3, 4, 5  # PASS
 _BLOCK = {False: 128, True: 256}  # threads to fill with several rows where a warp takes one; backward adds them up
-_MOST_BLOCKS = 2**30
+MOST_BLOCKS = 2**30
 _SPREAD = 32  # = norm.cuh's SPREAD
 _NULL = np.int64(0)
 
@@ -103,7 +104,7 @@ def _or_null(array: Any | None) -> Any:
     return _NULL if array is None else array
 
 
-def _defines(kind: int, x: np.dtype, parameter: np.dtype, p: Plan) -> Defines:
+def defines(kind: int, x: np.dtype, parameter: np.dtype, p: Plan) -> Defines:
     known = (("PASS", kind), ("T_IN", ctype(x)), ("T_PARAM", ctype(parameter)), ("W", p.width), ("LANES", p.lanes))
     return (*known, ("ROWS", p.rows), ("CHUNKS", p.chunks), ("MIN_BLOCKS", p.blocks))
 
@@ -112,36 +113,82 @@ def _finish(parameter: np.dtype) -> Defines:
     return (("PASS", _FINISH), ("T_OUT", ctype(parameter)))
 
 
+_SIZES = np.dtype([("rows", "i8"), ("columns", "i4"), ("length", "f4"), ("eps", "f4"), ("shift", "f4")])
+
+
+def sizes(rows: int, columns: int, eps: float, zero_centered: bool) -> Any:
+    """Return norm_value.cuh's NormSizes as a kernel argument."""
+    return by_value(np.array([(rows, columns, max(columns, 1), eps, zero_centered)], _SIZES))
+
+
+@dataclass(slots=True, eq=False)
+class Forward:
+    """A forward call, decided: all of its launch but addresses. Calling it runs it.
+
+    Attributes:
+        kernel: its handle.
+        grid: its grid.
+        threads: its block.
+        sizes: its last argument.
+        rows: of the statistics.
+        centered: layer_norm, which has a beta and a mean.
+    """
+
+    kernel: Kernel
+    grid: Grid
+    threads: tuple[int, int]
+    sizes: Any
+    rows: int
+    centered: bool
+
+    def __call__(self, x: Any, weight: Any, bias: Any | None, out: Any | None, *added: Any) -> tuple[Any, ...]:
+        """Return y and the statistics. ``added``: the residual and where its sum with x goes, or nothing."""
+        y = cp.ndarray(x.shape, x.dtype) if out is None else out
+        rstd = cp.ndarray((self.rows,), FLOAT32)
+        if not self.centered:
+            launch(self.kernel, self.grid, self.threads, (x, weight, y, rstd, self.sizes, *added))
+            return y, rstd
+        mean = cp.ndarray((self.rows,), FLOAT32)
+        launch(self.kernel, self.grid, self.threads, (x, weight, bias, y, mean, rstd, self.sizes, *added))
+        return y, mean, rstd
+
+
 def forward(
-    stem: str, x: Any, parameters: tuple[Any, ...], y: Any, stats: tuple[Any, ...], eps: float, zc: bool
-) -> None:
-    """Launch ``<stem>`` on x [rows, columns].
+    stem: str, x: Any, weight: Any, bias: Any | None, out: Any | None, eps: float, zero_centered: bool, *added: Any
+) -> Forward:
+    """Return the call of ``<stem>`` on such arrays.
 
     Args:
         stem: ``"layer_norm"`` or ``"rms_norm"``.
-        x: input.
-        parameters: gamma, and for layer_norm beta or None.
-        y: output.
-        stats: rstd, for layer_norm after mean.
+        x: [..., columns], contiguous.
+        weight: gamma, contiguous.
+        bias: beta or None, contiguous.
+        out: y, contiguous, or None: it is made.
         eps: added to the variance.
-        zc: whether gamma counts from 1.
+        zero_centered: whether gamma counts from 1.
+        added: what the call gets as such.
     """
-    rows, columns = x.shape
-    given = [p for p in parameters if p is not None]
-    p = plan(False, columns, x.dtype.itemsize, _width(columns, x.dtype.itemsize, x, y, *given), stem == "layer_norm")
-    launch(
-        kernel(f"{stem}.cu", stem, _defines(_FORWARD, x.dtype, parameters[0].dtype, p)),
-        (min(-(-rows // p.rows), multiprocessors() * 2 * p.blocks if p.chunks == 1 else _MOST_BLOCKS),),
-        p.threads,
-        (
-            x, *map(_or_null, parameters), y, *stats, np.int64(rows), np.int32(columns), np.float32(max(columns, 1)),
-            np.float32(eps), np.float32(zc),
-        ),
-    )  # fmt: skip
+    columns, centered = x.shape[-1], stem == "layer_norm"
+    rows, size = math.prod(x.shape[:-1]), x.dtype.itemsize
+    given = [array for array in (x, out, weight, bias, *added) if array is not None]
+    p = plan(False, columns, size, _width(columns, size, *given), centered)
+    if added:  # twice as much to hold
+        p = replace(p, blocks=max(1, p.blocks * 5 // 8))
+    blocks = min(-(-rows // p.rows), multiprocessors() * 2 * p.blocks if p.chunks == 1 else MOST_BLOCKS)
+    macros = (*defines(_FORWARD, x.dtype, weight.dtype, p), *((("RESIDUAL", 1),) if added else ()))
+    code = kernel(f"{stem}.cu", stem, macros)
+    return Forward(code, (blocks,), p.threads, sizes(rows, columns, eps, zero_centered), rows, centered)
 
 
 def vjp(
-    stem: str, dy: Any, x: Any, weight: Any, stats: tuple[Any, ...], zc: bool, needs: tuple[bool, bool, bool]
+    stem: str,
+    dy: Any,
+    x: Any,
+    weight: Any,
+    stats: tuple[Any, ...],
+    zc: bool,
+    needs: tuple[bool, bool, bool],
+    add: Any | None,
 ) -> tuple[Any, Any, Any]:
     """Launch ``<stem>_vjp`` and what follows; return (dx, dweight, dbias), None where not needed.
 
@@ -153,27 +200,29 @@ def vjp(
         stats: rstd, for layer_norm after mean.
         zc: whether gamma counts from 1.
         needs: which of x, weight and bias need a gradient.
+        add: another gradient of x, which is added to dx, or None.
     """
     rows, columns = x.shape
     size = x.dtype.itemsize
     dx = cp.empty(x.shape, x.dtype) if needs[0] else None
-    p = plan(True, columns, size, _width(columns, size, x, dy, weight))
+    more = () if add is None or dx is None else (add,)
+    p = plan(True, columns, size, _width(columns, size, x, dy, weight, *more))
     sums = needs[1] or needs[2]
     chunk = chunk_rows(rows)
     many = min(-(-rows // p.rows), multiprocessors() * p.blocks) if p.chunks else -(-rows // chunk)
     partial = cp.empty((len(stats), many, columns), FLOAT32) if sums else None
-    defines = _defines(_BACKWARD, x.dtype, weight.dtype, p)
+    macros = (*defines(_BACKWARD, x.dtype, weight.dtype, p), *(("ADD", 1) for _ in more))
     dims = (np.int64(rows), np.int32(columns))
     if p.chunks or needs[0]:
-        grid = (many,) if p.chunks else (min(rows, _MOST_BLOCKS),)
+        grid = (many,) if p.chunks else (min(rows, MOST_BLOCKS),)
         ends = (np.float32(max(columns, 1)), np.float32(zc))
-        args = (dy, x, weight, *stats, _or_null(dx), _or_null(partial), *dims, *ends)
-        launch(kernel(f"{stem}.cu", f"{stem}_vjp", defines), grid, p.threads, args)
+        args = (dy, x, weight, *stats, _or_null(dx), _or_null(partial), *dims, *ends, *more)
+        launch(kernel(f"{stem}.cu", f"{stem}_vjp", macros), grid, p.threads, args)
     if not sums:
         return dx, None, None
     if not p.chunks:
         launch(
-            kernel(f"{stem}.cu", f"{stem}_columns", _defines(_COLUMNS, x.dtype, weight.dtype, p)),
+            kernel(f"{stem}.cu", f"{stem}_columns", defines(_COLUMNS, x.dtype, weight.dtype, p)),
             (-(-columns // (p.lanes * p.width)), many),
             (p.lanes,),
             (dy, x, *stats, partial, *dims, np.int64(chunk)),
@@ -193,8 +242,8 @@ def instances(stem: str) -> list[Instance]:
     source = f"{stem}.cu"
     there, back = plan(False, 4096, 2, 8), plan(True, 4096, 2, 8)
     found = [
-        Instance(source, f"{stem}_vjp", _defines(_BACKWARD, BFLOAT16, FLOAT32, back)),
-        Instance(source, stem, _defines(_FORWARD, BFLOAT16, BFLOAT16, there)),
+        Instance(source, f"{stem}_vjp", defines(_BACKWARD, BFLOAT16, FLOAT32, back)),
+        Instance(source, stem, defines(_FORWARD, BFLOAT16, BFLOAT16, there)),
     ]
     # Both finish with the same code.
     return [*found, Instance(source, f"{stem}_finish", _finish(FLOAT32))] if stem == "layer_norm" else found

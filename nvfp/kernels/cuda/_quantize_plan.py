@@ -17,8 +17,10 @@ from nvfp.dtypes import elements as el
 from nvfp.dtypes.codec import Rounding
 from nvfp.dtypes.conventions import PLAIN, Steps
 from nvfp.dtypes.formats import QuantDType
+from nvfp.dtypes.rotation import rotated_length
 from nvfp.dtypes.scale_layout import k_major128_shape, tiles128x4_size
 from nvfp.kernels._stochastic import Rng
+from nvfp.kernels.cuda import _memory
 from nvfp.kernels.cuda._constants import format_defines
 from nvfp.kernels.cuda._loader import Defines
 from nvfp.kernels.cuda._memory import Slab
@@ -85,6 +87,7 @@ class Plan:
         layout: of the block scales.
         word_at: offset of a word for a maximum that the call itself takes.
         size: bytes of the slab.
+        rotated: whether the column side is that of the rotated matrix; its word follows that of the source.
     """
 
     row: SidePlan | None
@@ -92,19 +95,23 @@ class Plan:
     layout: ScaleLayout
     word_at: int
     size: int
+    rotated: bool = False
 
 
 @lru_cache(maxsize=1024)
-def plan(fmt: QuantDType, shape: tuple[int, ...], axis: int, row: bool, col: bool, layout: ScaleLayout) -> Plan:
+def plan(
+    fmt: QuantDType, shape: tuple[int, ...], axis: int, row: bool, col: bool, layout: ScaleLayout, rotated: bool = False
+) -> Plan:
     """Return the plan of a call; see `nvfp.kernels.quantize.quantize` for the arguments."""
     slab = Slab()
-    word = slab.reserve(WORD)
+    word = slab.reserve(2 * WORD if rotated else WORD)
+    turned = (rotated_length(shape[0]), *shape[1:])[::-1] if rotated else shape[::-1]
     shared = slab.reserve(WORD) if fmt.block is None else None  # one scale for both sides
     sides = [
-        _side(slab, fmt, shape[::-1] if transposed else shape, axis, transposed, layout, shared) if wanted else None
+        _side(slab, fmt, turned if transposed else shape, axis, transposed, layout, shared) if wanted else None
         for wanted, transposed in ((row, False), (col, True))
     ]
-    return Plan(sides[0], sides[1], layout, word, slab.size)
+    return Plan(sides[0], sides[1], layout, word, slab.size, rotated)
 
 
 def _side(
@@ -166,6 +173,20 @@ class Side:
     stored: Any | None
     amax: Any | None
     given: Any | None
+
+
+def cut(slab: Any, side: SidePlan | None, amax: Any | None, given: Any | None) -> Side | None:
+    """Return a side of a call, its outputs cut out of the slab; None if it is not wanted."""
+    if side is None:
+        return None
+    return Side(
+        side,
+        _memory.view(slab, side.codes_at, side.codes, UINT8, side.strides),
+        _memory.view(slab, side.scale_at, side.scale, side.scale_dtype),
+        None if side.tensor_scale_at is None else _memory.view(slab, side.tensor_scale_at, side.tensor_scale, FLOAT32),
+        amax,
+        given,
+    )
 
 
 @dataclass(slots=True, eq=False)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nvfp.dtypes.codec import Rounding
+from nvfp.dtypes.elements import float4_e2m1fn
 from nvfp.dtypes.formats import QuantDType
 from nvfp.dtypes.stochastic import COL_LANE, ROW_LANE
 from nvfp.kernels.cuda._launch import Grid, launch
@@ -24,6 +25,7 @@ from nvfp.kernels.cuda._quantize_plan import (
     SidePlan,
     quantize_defines,
 )
+from nvfp.kernels.cuda.hadamard import SIGNS_MACRO
 from nvfp.kernels.operand import ScaleLayout
 
 THREADS = 256
@@ -31,6 +33,8 @@ TILE, WIDE_TILE, TILE_128 = (64, 64), (16, 256), (128, 128)  # rows, columns; th
 BLOCKS, PAIRS, WIDE_BLOCKS = (16, 32, 64), (16, 32), (16, 32, 64, 128, 256)
 Variant = Literal["tensor", "block1d", "pair", "block2d", "block128"]
 LAYOUTS: dict[ScaleLayout, int] = {"plain": 0, "tiles128x4": 1, "k_major128": 2}  # as quantize_tile.cuh has them
+Parts = tuple[Any, Any, Any, Any, Any]  # codes, scale, amax, tensor scale given, tensor scale stored
+NO_PARTS: Parts = (None, None, None, None, None)
 Layout = tuple[Any, ...]  # pitch, allocated rows, and whether 16 codes can be stored at once
 
 
@@ -56,7 +60,15 @@ class TileCall:
     row: Layout
     col: Layout
 
-    def launch(self, job: Job, row: Side | None, col: Side | None, recorded: tuple[Any, Any]) -> None:
+    def launch(
+        self,
+        job: Job,
+        row: Side | None,
+        col: Side | None,
+        recorded: tuple[Any, Any],
+        front: tuple[Any, ...] = (),
+        more_blocks: int = 0,
+    ) -> None:
         """Write the sides of a call.
 
         Args:
@@ -64,24 +76,42 @@ class TileCall:
             row: the row side, or None.
             col: the column side, or None.
             recorded: words into which the ``"tensor"`` variant with a given multiplier records the amax, or None.
+            front: arguments of an input function, and where column sums go.
+            more_blocks: blocks that it wants beside the tiles'.
         """
-        side = row or col
-        assert side is not None, "the contract asks for a side"
-        if self.swapped:
-            row, col = col, row
-        epsilon, overflow = job.floats
-        source = (job.x, *self.source)
-        rows = (None if row is None else row.codes, *self.row)
-        cols = (None if col is None else col.codes, *self.col)
-        args: tuple[Any, ...]
+        word = job.amax if job.multiplier is None else job.multiplier
+        args = self.arguments(job.x, job.floats, _parts(row), _parts(col), word, recorded)
+        grid = (self.grid[0] + more_blocks,) if more_blocks else self.grid
+        launch(self.kernel, grid, (THREADS,), (*args, *job.random(ROW_LANE, COL_LANE), *front))
+
+    def arguments(
+        self, x: Any, floats: tuple[Any, Any], row: Parts, col: Parts, word: Any | None, recorded: tuple[Any, Any]
+    ) -> tuple[Any, ...]:
+        """Return the kernel's arguments but random numbers and what comes behind them.
+
+        Args:
+            x: source.
+            floats: of the call's `Job`.
+            row: codes, scale, amax, tensor scale given, tensor scale stored, of the row side.
+            col: likewise of the column side.
+            word: of per-tensor formats: the multiplier, or else the amax.
+            recorded: see `launch`.
+        """
+        first, second = (col, row) if self.swapped else (row, col)
+        epsilon, overflow = floats
         if self.variant == "tensor":
-            word = job.amax if job.multiplier is None else job.multiplier
-            args = (*source, *rows, *cols, word, epsilon, side.scale, *recorded)
-        elif self.variant in ("block1d", "pair", "block128"):
-            args = (*source, *rows, *_words(row), *cols, *_words(col), epsilon, overflow)
-        else:
-            args = (*source, *rows, *_scale(row), *cols, *_scale(col), side.amax, side.given, epsilon, overflow)
-        launch(self.kernel, self.grid, (THREADS,), (*args, *job.random(ROW_LANE, COL_LANE)))
+            scale = row[1] if row[1] is not None else col[1]
+            return (x, *self.source, first[0], *self.row, second[0], *self.col, word, epsilon, scale, *recorded)
+        if self.variant == "block2d":
+            side = first if first[0] is not None else second
+            rows, cols = (first[1], first[4]), (second[1], second[4])
+            return (
+                x, *self.source, first[0], *self.row, *rows, second[0], *self.col, *cols, side[2], side[3], epsilon,
+                overflow,
+            )  # fmt: skip
+        return (
+            x, *self.source, first[0], *self.row, *first[1:], second[0], *self.col, *second[1:], epsilon, overflow
+        )  # fmt: skip
 
 
 @lru_cache(maxsize=1024)
@@ -95,6 +125,7 @@ def tile_call(
     saturate: bool,
     rounding: Rounding,
     given: bool,
+    front: Defines = (),
 ) -> TileCall | None:
     """Return the launch that makes all sides of a call in one pass, or None if no tile variant can.
 
@@ -108,23 +139,32 @@ def tile_call(
         saturate: overflow="saturate".
         rounding: of the elements; only "even" takes transposed sources and blocks of 128 x 128.
         given: whether a multiplier is given.
+        front: macros of an input function and of column sums; then shape is that of its result.
     """
     side, found = where.row or where.col, _matrix(shape, strides)
     assert side is not None, "the contract asks for a side"
     if found is None or dtype not in (BFLOAT16, FLOAT16, FLOAT32):
         return None
     matrix, swapped = found
+    if front and swapped:
+        return None
     row, col = (where.col, where.row) if swapped else (where.row, where.col)
-    variant = _variant(fmt, len(shape), side.axis, transposes=col is not None, even=rounding == "even")
+    kinds = _fused if front else _variant
+    variant = kinds(fmt, len(shape), side.axis, transposes=col is not None, even=rounding == "even")
     if variant is None or (rounding != "even" and (swapped or variant == "block128")):
         return None
-    square = variant in ("block128", "pair", "block2d") or (variant == "tensor" and col is not None)
+    square = variant in ("block128", "pair", "block2d") or (variant == "tensor" and (col is not None or front))
     rows, columns = TILE_128 if square else WIDE_TILE if col is None else TILE
     tiles = -(-matrix.rows // rows) * -(-matrix.columns // columns)
     if tiles >= 2**31:
         return None
     whole = np.int32(aligned and matrix.row_stride * dtype.itemsize % 16 == 0)
     macros = defines(variant, fmt, dtype, saturate, rounding, row is not None, col is not None, given, where.layout)
+    if where.rotated:
+        if swapped or not turns(fmt, dtype):
+            return None
+        macros = (*macros, ("ROTATE", 1), *SIGNS_MACRO)
+    macros += front
     return TileCall(
         variant, swapped, kernel(f"quantize_{variant}.cu", f"quantize_{variant}", macros), (max(tiles, 1),),
         (matrix.rows, matrix.columns, matrix.row_stride, whole), _layout(row), _layout(col),
@@ -160,6 +200,12 @@ def _variant(fmt: QuantDType, ndim: int, axis: int, *, transposes: bool, even: b
     return "block2d" if across == along and along in BLOCKS and ndim == 2 else None
 
 
+def _fused(fmt: QuantDType, ndim: int, axis: int, *, transposes: bool, even: bool) -> Variant | None:
+    """The variants that take input functions: those of 128 x 128 tiles, row copies alone too."""
+    variant = _variant(fmt, ndim, axis, transposes=True, even=even)
+    return variant if variant in ("tensor", "pair", "block128") else None
+
+
 def defines(
     variant: Variant,
     fmt: QuantDType,
@@ -180,6 +226,18 @@ def defines(
     return quantize_defines(dtype, fmt, saturate, rounding, *sides, block, ("LAYOUT", LAYOUTS[layout]))
 
 
+def turns(fmt: QuantDType, dtype: np.dtype) -> bool:
+    """Whether the pair kernel rotates column copies of ``fmt``: E2M1 under scales of two levels, in blocks of 16.
+
+    Example:
+        >>> from nvfp.dtypes.formats import mxfp4, nvfp4
+        >>> turns(nvfp4, BFLOAT16), turns(mxfp4, BFLOAT16)
+        (True, False)
+    """
+    like_nvfp4 = fmt.element == float4_e2m1fn and fmt.scale_family == "two_level" and fmt.nonfinite == "nan_block"
+    return like_nvfp4 and fmt.block_shape == (1, 16) and not fmt.leveled and dtype == BFLOAT16
+
+
 def _layout(side: SidePlan | None) -> Layout:
     if side is None:
         return 0, 0, np.int32(0)
@@ -187,9 +245,5 @@ def _layout(side: SidePlan | None) -> Layout:
     return side.pitch, side.allocated, np.int32(side.pitch % (8 if packed else 16) == 0)
 
 
-def _words(side: Side | None) -> tuple[Any, ...]:
-    return (None, None, None, None) if side is None else (side.scale, side.amax, side.given, side.stored)
-
-
-def _scale(side: Side | None) -> tuple[Any, ...]:
-    return (None, None) if side is None else (side.scale, side.stored)
+def _parts(side: Side | None) -> Parts:
+    return NO_PARTS if side is None else (side.codes, side.scale, side.amax, side.given, side.stored)

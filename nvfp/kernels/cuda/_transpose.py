@@ -9,9 +9,11 @@ import numpy as np
 from nvfp.kernels.cuda._launch import launch, multiprocessors
 from nvfp.kernels.cuda._layout import Cube, Shape
 from nvfp.kernels.cuda._loader import Defines, kernel
+from nvfp.kernels.cuda._memory import aligned
 from nvfp.kernels.cuda._types import ctype
 
 THREADS = 256
+SIDE = 16  # squares of a tile, across and down, where threads move squares
 SMALL = 32  # a side shorter than this leaves most of a tile empty
 
 
@@ -26,11 +28,28 @@ def launch_transpose(x: Any, out: Any, at: Cube, *, packed: bool = False) -> Non
     With ``packed`` the column stride counts bytes of two codes; lengths count codes.
     """
     size: int = x.dtype.itemsize
-    tile = 32 if size == 8 else 64
+    whole = _pieces(x, out, at, packed)
+    tile = SIDE * whole if whole else 32 if size == 8 else 64
     tiles = at.batch * -(-at.rows // tile) * -(-at.columns // tile)
-    grid = (min(tiles, multiprocessors() * 64),)
-    name, macros = ("transpose_packed", ()) if packed else ("transpose_items", defines(size))
-    launch(kernel("transpose.cu", name, macros), grid, (THREADS,), (x, out, *at))
+    if whole and tiles < 2**31:
+        name, grid = "nibbles" if packed else "pieces", tiles
+    else:
+        name, grid = "packed" if packed else "items", min(tiles, multiprocessors() * 64)
+    found = kernel("transpose.cu", f"transpose_{name}", () if packed else defines(size))
+    launch(found, (grid,), (THREADS,), (x, out, *at))
+
+
+def _pieces(x: Any, out: Any, at: Cube, packed: bool) -> int:
+    """Items of the pieces of which all rows of both arrays are made, each at a multiple of its size; 0 if they are not.
+
+    A square of so many items is a thread's: 16 bytes of each row, or 8 of 4-bit codes.
+    """
+    size, nbytes = x.dtype.itemsize, 8 if packed else 16
+    items = 16 if packed else 16 // size
+    if at.column_stride != 1 or at.rows % items or at.columns % items:
+        return 0
+    starts = aligned(x, nbytes) and aligned(out, nbytes) and not any(s * size % nbytes for s in at[3:5])
+    return items if starts else 0
 
 
 def copy_transposed(x: Any, out: Any, shape: Shape, come: Shape, go: Shape) -> bool:

@@ -2,7 +2,8 @@
 //
 // Parallelisation: one block per row (32 to 512 threads by V); each thread keeps a running maximum and the sum of
 // exp relative to it ("online softmax"), merged over the block by xor shuffles. A row may start at any element, so
-// it is split into a scalar head, 16-byte vectors and a scalar tail. No atomics: every call repeats its bits.
+// it is split into a scalar head, 16-byte vectors, FLIGHT of them loaded at a time, and a scalar tail. No atomics: every
+// call repeats its bits.
 // Bytes moved: sizeof(T_IN) per logit forward (twice with label smoothing, the second time mostly from L2),
 // 2 * sizeof(T_IN) backward.
 //
@@ -10,24 +11,47 @@
 #include "convert.cuh"
 #include "online.cuh"
 #include "own.cuh"
+#include "pack.cuh"
 
 #ifdef T_IN
 constexpr int PER_VECTOR = 16 / sizeof(T_IN);
 
 // Calls one(x, v) or many(x, v) for each element or whole vector of a row, v being the first index.
-template <class One, class Many>
+template <int FLIGHT, class One, class Many>
 __device__ __forceinline__ void for_row(const T_IN* row, long long n, Split cut, One one, Many many) {
   for (long long v = threadIdx.x; v < cut.head; v += blockDim.x) one(load_float(row[v]), v);
-  for (long long i = threadIdx.x; i < cut.vectors; i += blockDim.x) {
-    const long long v = cut.head + i * PER_VECTOR;
-    const Vec<T_IN, PER_VECTOR> packed = load_own<T_IN, PER_VECTOR>(row + v);
-    float x[PER_VECTOR];
+  for (long long i = threadIdx.x; i < cut.vectors; i += FLIGHT * blockDim.x) {
+    Words<T_IN, PER_VECTOR> packed[FLIGHT];
 #pragma unroll
-    for (int j = 0; j < PER_VECTOR; ++j) x[j] = load_float(packed.at[j]);
-    many(x, v);
+    for (int k = 0; k < FLIGHT; ++k) {
+      const long long at = i + k * blockDim.x;
+      if (at < cut.vectors) packed[k] = load_words<T_IN, PER_VECTOR>(row + cut.head + at * PER_VECTOR);
+    }
+#pragma unroll
+    for (int k = 0; k < FLIGHT; ++k) {
+      const long long at = i + k * blockDim.x;
+      float x[PER_VECTOR];
+      unpack(packed[k], x);
+      if (at < cut.vectors) many(x, cut.head + at * PER_VECTOR);
+    }
   }
   for (long long v = cut.head + cut.vectors * PER_VECTOR + threadIdx.x; v < n; v += blockDim.x)
     one(load_float(row[v]), v);
+}
+
+// As `add`, with the exponentials of softmax.
+template <int N>
+__device__ __forceinline__ void add_near(Running& r, const float (&x)[N]) {
+  float top = r.top;
+#pragma unroll
+  for (int j = 0; j < N; ++j) top = fmaxf(top, x[j]);  // NaN is never the top, but makes the sum NaN
+  const float base = base_of(top);
+  if (top > r.top) {
+    r.sum *= exp_below(r.top - base);
+    r.top = top;
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) r.sum += exp_below(x[j] - base);
 }
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
@@ -42,12 +66,12 @@ cross_entropy_rows(const T_IN* __restrict__ logits, const T_ID* __restrict__ tar
     const T_IN* row = logits + t * vocabulary;
     const Split cut = split(row, vocabulary);
     Running r = {-INF, 0.0f};
-    for_row(row, vocabulary, cut, [&](float x, long long) { const float one[1] = {x}; add(r, one); },
-            [&](const float(&x)[PER_VECTOR], long long) { add(r, x); });
+    for_row<2>(row, vocabulary, cut, [&](float x, long long) { const float one[1] = {x}; add_near(r, one); },
+            [&](const float(&x)[PER_VECTOR], long long) { add_near(r, x); });
     r = row_merge(r);
     float below = 0.0f;  // sum over the row of (top - x)
     if (smoothing > 0.0f) {
-      for_row(row, vocabulary, cut, [&](float x, long long) { below += r.top - x; },
+      for_row<2>(row, vocabulary, cut, [&](float x, long long) { below += r.top - x; },
               [&](const float(&x)[PER_VECTOR], long long) {
 #pragma unroll
                 for (int j = 0; j < PER_VECTOR; ++j) below += r.top - x[j];
@@ -78,14 +102,14 @@ cross_entropy_vjp(const T_IN* logits, const T_ID* __restrict__ targets, const fl
     // Both rows reach a 16-byte address together, or everything goes by single elements.
     const Split cut = in_phase(row, out) ? split(row, vocabulary) : Split{vocabulary, 0};
     auto gradient = [&](float x, long long v) {
-      return counts ? ((expf(x - low) - uniform) - (v == target ? hit : 0.0f)) * factor : 0.0f;
+      return counts ? ((exp_below(x - low) - uniform) - (v == target ? hit : 0.0f)) * factor : 0.0f;
     };
-    for_row(row, vocabulary, cut, [&](float x, long long v) { out[v] = store<T_IN>(gradient(x, v)); },
+    for_row<4>(row, vocabulary, cut, [&](float x, long long v) { out[v] = store<T_IN>(gradient(x, v)); },
             [&](const float(&x)[PER_VECTOR], long long v) {
-              Vec<T_IN, PER_VECTOR> y;
+              float y[PER_VECTOR];
 #pragma unroll
-              for (int j = 0; j < PER_VECTOR; ++j) y.at[j] = store<T_IN>(gradient(x[j], v + j));
-              store_vec(out + v, y);
+              for (int j = 0; j < PER_VECTOR; ++j) y[j] = gradient(x[j], v + j);
+              keep_words(out + v, pack<T_IN, PER_VECTOR>(y));
             });
   }
 }

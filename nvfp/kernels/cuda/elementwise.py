@@ -1,4 +1,8 @@
-"""`elementwise` on CUDA: one kernel per op, types, rank and pack width; any strides, no copies."""
+"""`elementwise` on CUDA: one kernel per op, types, rank and pack width; any strides.
+
+Operands are read in place, but for large transposed ones: those are turned by tiles first (`_transpose`), as a row of
+the output would touch a whole sector for each of their elements.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from nvfp.kernels.cuda import _memory
 from nvfp.kernels.cuda._launch import launch
 from nvfp.kernels.cuda._layout import Shape, collapse
 from nvfp.kernels.cuda._loader import Defines, Instance, Kernel, kernel
+from nvfp.kernels.cuda._transpose import SMALL
 from nvfp.kernels.cuda._types import ctype
 from nvfp.kernels.cuda._xp import cp
 from nvfp.kernels.elementwise_table import OPS
@@ -32,6 +37,7 @@ class _Plan(NamedTuple):
     grid: tuple[int, ...]
     scalar: type[np.generic]  # type of scalar arguments
     rest: tuple[Any, ...]  # arguments behind the arrays
+    turned: tuple[bool, ...] = ()  # which operands to turn first; none where this is empty
 
 
 def elementwise(
@@ -51,6 +57,10 @@ def elementwise(
         return out
     views = tuple([None if isinstance(a, np.generic) else _view(a) for a in (*args, out)])
     plan = _plan(op, compute, views)
+    if plan.turned:
+        args = tuple(cast(a, a.dtype) if turn else a for a, turn in zip(args, plan.turned))
+        views = tuple([None if isinstance(a, np.generic) else _view(a) for a in (*args, out)])
+        plan = _plan(op, compute, views)
     values = args if None not in views else [a if v is not None else plan.scalar(a) for a, v in zip(args, views)]
     launch(plan.kernel, plan.grid, (_THREADS,), (*values, out, *plan.rest))
     return out
@@ -104,7 +114,19 @@ def _plan(op: str, compute: np.dtype, views: tuple[View | None, ...]) -> _Plan:
     words = np.array([*shape[:-1], shape[-1] // per, *(s for one in strides for s in one)], np.int64)
     grid = min(max(1, -(-packs // (_THREADS * unroll))), _LARGEST_GRID)
     rest = (words.view(np.dtype((np.void, words.nbytes))), index(packs), np.int32(tail))
-    return _Plan(kernel("elementwise.cu", "elementwise", defines), (grid,), acc.type, rest)
+    turned = tuple(v is not None and _transposed(v, _output(views)) for v in views[:-1])
+    return _Plan(
+        kernel("elementwise.cu", "elementwise", defines), (grid,), acc.type, rest, turned if any(turned) else ()
+    )
+
+
+def _transposed(view: View, output: View) -> bool:
+    """Whether an operand is large and runs along another axis than the output."""
+    (dtype, shape, *_), large = view, 1 << 20
+    if shape != output[1] or np.prod(shape, dtype=np.int64) * dtype.itemsize < large:
+        return False
+    lengths, (come, go) = collapse(shape, _strides(view, shape), _strides(output, shape))
+    return len(lengths) in (2, 3) and come[-2] == 1 == go[-1] and min(lengths[-2:]) >= SMALL
 
 
 def _output(views: tuple[View | None, ...]) -> View:

@@ -42,6 +42,7 @@ embedding(const T_ROW* __restrict__ table, const T_ID* __restrict__ ids, long lo
 
 #ifdef SORT
 constexpr int DIGITS = 256;
+constexpr int AHEAD = 8;  // entries that a lane loads before it places them
 constexpr unsigned ALL = 0xffffffffu;
 
 // The key of entry i, or -1 if it takes no part: from `ids` in the first pass, from `keys` (n_valid of them) later.
@@ -124,18 +125,26 @@ embedding_place(const T_ID* ids, const int* keys, const int* order, int* valid, 
   const long long end = first + chunk < n ? first + chunk : n;
   if (ids != nullptr && blockIdx.x == 0 && lane == 31) *valid = through;
   __syncwarp();
-  for (long long base = first; base < end; base += 32) {
-    const long long i = base + lane;
-    const int key = key_at(ids, keys, i, end, rows);
-    const int digit = key >= 0 ? (key >> shift) & (DIGITS - 1) : DIGITS;
-    const unsigned peers = __match_any_sync(ALL, digit);
-    const int rank = __popc(peers & ((1u << lane) - 1u)), place = next[digit] + rank;
-    __syncwarp();  // all have read before the first of each digit moves it on
-    if (rank == 0) next[digit] += __popc(peers);
-    __syncwarp();
-    if (key >= 0) {
-      keys_out[place] = key;
-      order_out[place] = ids == nullptr ? order[i] : (int)i;
+  for (long long base = first; base < end; base += 32 * AHEAD) {
+    int key[AHEAD], from[AHEAD];
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k) {
+      const long long i = base + 32 * k + lane;
+      key[k] = key_at(ids, keys, i, end, rows);
+      from[k] = ids == nullptr && i < end ? order[i] : (int)i;
+    }
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k) {
+      const int digit = key[k] >= 0 ? (key[k] >> shift) & (DIGITS - 1) : DIGITS;
+      const unsigned peers = __match_any_sync(ALL, digit);
+      const int rank = __popc(peers & ((1u << lane) - 1u)), place = next[digit] + rank;
+      __syncwarp();  // all have read before the first of each digit moves it on
+      if (rank == 0) next[digit] += __popc(peers);
+      __syncwarp();
+      if (key[k] >= 0) {
+        keys_out[place] = key[k];
+        order_out[place] = from[k];
+      }
     }
   }
 }
@@ -157,6 +166,8 @@ embedding_starts(const int* __restrict__ keys, const int* __restrict__ valid, in
 #endif
 
 #ifdef T_IN
+constexpr int ROWS = 8;  // of a block of `embedding_rows`: most have no ids, and take no more time than their zeros
+
 template <class O>
 __device__ __forceinline__ void put(O* p, const float (&x)[W]) {
   Vec<O, W> v;
@@ -169,11 +180,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 embedding_walk(const T_IN* __restrict__ dy, const int* __restrict__ keys, const int* __restrict__ order,
                const int* __restrict__ valid, long long width, int piece, T_OUT* __restrict__ dtable,
                float* __restrict__ partial) {
-  constexpr int UNROLL = 4;  // rows of dy in flight
+  constexpr int UNROLL = 8;  // rows of dy in flight
+  __shared__ int key_of[THREADS], row_of[THREADS];
   const long long n = *valid, first = blockIdx.x * (long long)piece;
   const long long last = first + piece < n ? first + piece : n;
   const long long h = (blockIdx.y * (long long)THREADS + threadIdx.x) * W;
-  if (first >= last || h >= width) return;
+  if (first >= last) return;
   int key = keys[first];
   bool open = first > 0 && keys[first - 1] == key;  // the run began in an earlier piece
   float total[W] = {};
@@ -181,30 +193,35 @@ embedding_walk(const T_IN* __restrict__ dy, const int* __restrict__ keys, const 
     if (!open && !goes_on) put(dtable + key * width + h, total);
     else put(partial + (2LL * blockIdx.x + (open ? 0 : 1)) * width + h, total);
   };
-  for (long long i = first; i < last; i += UNROLL) {
-    Vec<T_IN, W> v[UNROLL];
-    int id[UNROLL];
-#pragma unroll
-    for (int k = 0; k < UNROLL; ++k) {
-      const long long at = i + k < last ? i + k : last - 1;  // behind the end: loaded again, not added
-      id[k] = keys[at];
-      v[k] = load_vec<T_IN, W>(dy + order[at] * width + h);
+  for (long long base = first; base < last; base += THREADS) {
+    const int here = (int)(last - base < THREADS ? last - base : THREADS);
+    __syncthreads();  // the former ones have been used
+    if (threadIdx.x < here) {
+      key_of[threadIdx.x] = keys[base + threadIdx.x];
+      row_of[threadIdx.x] = order[base + threadIdx.x];
     }
+    __syncthreads();
+    for (int i = 0; i < here && h < width; i += UNROLL) {
+      Vec<T_IN, W> v[UNROLL];
 #pragma unroll
-    for (int k = 0; k < UNROLL; ++k) {
-      if (i + k >= last) break;
-      if (id[k] != key) {
-        flush(false);
-        key = id[k];
-        open = false;
+      for (int k = 0; k < UNROLL; ++k)  // behind the end: loaded again, not added
+        v[k] = load_vec<T_IN, W>(dy + row_of[i + k < here ? i + k : here - 1] * width + h);
 #pragma unroll
-        for (int j = 0; j < W; ++j) total[j] = 0.0f;
+      for (int k = 0; k < UNROLL; ++k) {
+        if (i + k >= here) break;
+        if (key_of[i + k] != key) {
+          flush(false);
+          key = key_of[i + k];
+          open = false;
+#pragma unroll
+          for (int j = 0; j < W; ++j) total[j] = 0.0f;
+        }
+#pragma unroll
+        for (int j = 0; j < W; ++j) total[j] += load_float(v[k].at[j]);
       }
-#pragma unroll
-      for (int j = 0; j < W; ++j) total[j] += load_float(v[k].at[j]);
     }
   }
-  flush(last < n && keys[last] == key);
+  if (h < width) flush(last < n && keys[last] == key);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -212,19 +229,25 @@ embedding_rows(const int* __restrict__ starts, long long rows, long long width, 
                const float* __restrict__ partial, T_OUT* __restrict__ dtable) {
   const long long h = (blockIdx.y * (long long)THREADS + threadIdx.x) * W;
   if (h >= width) return;
-  for (long long r = blockIdx.x; r < rows; r += gridDim.x) {
-    const int start = starts[r], end = starts[r + 1];
-    const long long first = start / piece, last = end > start ? (end - 1) / piece : first;
-    if (end > start && first == last) continue;  // `_walk` has written it
-    float total[W] = {};
-    if (end > start) {
-      for (long long p = first; p <= last; ++p) {
-        const Vec<float, W> v = load_vec<float, W>(partial + (2 * p + (p == first ? 1 : 0)) * width + h);
+  for (long long r0 = blockIdx.x * (long long)ROWS; r0 < rows; r0 += gridDim.x * (long long)ROWS) {
+    int bound[ROWS + 1];
 #pragma unroll
-        for (int j = 0; j < W; ++j) total[j] += v.at[j];
+    for (int k = 0; k <= ROWS; ++k) bound[k] = starts[r0 + k < rows ? r0 + k : rows];
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+      const int start = bound[k], end = bound[k + 1];
+      const long long first = start / piece, last = end > start ? (end - 1) / piece : first;
+      if (r0 + k >= rows || (end > start && first == last)) continue;  // `_walk` has written it
+      float total[W] = {};
+      if (end > start) {
+        for (long long p = first; p <= last; ++p) {
+          const Vec<float, W> v = load_vec<float, W>(partial + (2 * p + (p == first ? 1 : 0)) * width + h);
+#pragma unroll
+          for (int j = 0; j < W; ++j) total[j] += v.at[j];
+        }
       }
+      put(dtable + (r0 + k) * width + h, total);
     }
-    put(dtable + r * width + h, total);
   }
 }
 #endif

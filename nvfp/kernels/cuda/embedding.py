@@ -16,6 +16,7 @@ from nvfp.kernels.cuda._xp import cp
 _SOURCE = "embedding.cu"
 _THREADS = 128  # = embedding.cu's THREADS
 _DIGITS = 256  # = embedding.cu's DIGITS
+_ROWS = 8  # = embedding.cu's ROWS
 _CHUNK = 1024  # positions that one warp places in order
 _MOST_BLOCKS = 2**20
 
@@ -79,7 +80,7 @@ def embedding_vjp(dy: Any, ids: Any, rows: int, *, dtype: np.dtype, out: Any | N
     )
     launch(
         kernel(_SOURCE, "embedding_rows", defines),
-        (min(rows, _MOST_BLOCKS), tiles),
+        (min(-(-rows // _ROWS), _MOST_BLOCKS), tiles),
         (_THREADS,),
         (starts, np.int64(rows), np.int64(width), np.int32(piece), partial, dtable),
     )

@@ -9,7 +9,7 @@ from nvfp.kernels.cuda._loader import Instance, files_of
 
 # Every kernel is compiled for Hopper. Blackwell gets what reads or writes narrow codes, whose conversion instructions
 # differ from target to target, and one kernel of each other source. The older and smaller targets share the sources:
-# each gets one kernel of every narrow source and of every third other one.
+# a kernel of every narrow source goes to two of them in turn, one of every other source to the next.
 IN_FULL, NARROW = "sm_90a", "sm_100f"
 SHARING = ("sm_80", "sm_89", "sm_120f")
 
@@ -48,11 +48,11 @@ def declared(chosen: list[Instance]) -> list[tuple[Instance, str]]:
     """Return what ``--all`` compiles of the chosen kernels: (instance, target) over all targets."""
     narrow = {i.source for i in chosen if converts(i.source)}
     first = one_per_source(chosen)
-    plain = [i for i in first if i.source not in narrow]
+    shared, plain = ([i for i in first if (i.source in narrow) == wanted] for wanted in (True, False))
     return [
         *((i, IN_FULL) for i in chosen),
         *((i, NARROW) for i in chosen if i.source in narrow),
         *((i, NARROW) for i in plain),
-        *((i, arch) for i in first if i.source in narrow for arch in SHARING),
+        *((i, arch) for n, i in enumerate(shared) for skip, arch in enumerate(SHARING) if skip != n % len(SHARING)),
         *((i, SHARING[n % len(SHARING)]) for n, i in enumerate(plain)),
     ]

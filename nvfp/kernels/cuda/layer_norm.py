@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nvfp.kernels.cuda import _memory, _norm
-from nvfp.kernels.cuda._dense import FLOAT32
+from nvfp.kernels.cuda import _norm
 from nvfp.kernels.cuda._loader import Instance
-from nvfp.kernels.cuda._xp import cp
 
 
 def layer_norm(
@@ -17,14 +15,14 @@ def layer_norm(
     *,
     eps: float = 1e-5,
     zero_centered_gamma: bool = False,
+    residual: Any | None = None,
+    total: Any | None = None,
     out: Any | None = None,
 ) -> tuple[Any, Any, Any]:
     """See `nvfp.kernels.layer_norm.layer_norm`; x [rows, H]."""
-    rows = x.shape[0]
-    y = cp.empty(x.shape, x.dtype) if out is None else out
-    stats = cp.empty((2 * rows,), FLOAT32)
-    mean, rstd = (_memory.view(stats, at, (rows,), FLOAT32) for at in (0, 4 * rows))
-    _norm.forward("layer_norm", x, (weight, bias), y, (mean, rstd), eps, zero_centered_gamma)
+    added = () if residual is None else (residual, total)
+    call = _norm.forward("layer_norm", x, weight, bias, out, eps, zero_centered_gamma, *added)
+    y, mean, rstd = call(x, weight, bias, out, *added)
     return y, mean, rstd
 
 
@@ -37,9 +35,10 @@ def layer_norm_vjp(
     *,
     zero_centered_gamma: bool = False,
     needs: tuple[bool, bool, bool] = (True, True, True),
+    add: Any | None = None,
 ) -> tuple[Any | None, Any | None, Any | None]:
     """See `nvfp.kernels.layer_norm.layer_norm_vjp`; dy and x [rows, H]."""
-    return _norm.vjp("layer_norm", dy, x, weight, (mean, rstd), zero_centered_gamma, needs)
+    return _norm.vjp("layer_norm", dy, x, weight, (mean, rstd), zero_centered_gamma, needs, add)
 
 
 def instances() -> list[Instance]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,22 +12,28 @@ from nvfp.dtypes.codec import Overflow, Rounding
 from nvfp.dtypes.conventions import PLAIN, Steps, apply_convention
 from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, mxfp8_e4m3, nvfp4
 from nvfp.kernels._check import Words
+from nvfp.kernels._rotated import rotated_apart
 from nvfp.kernels._stochastic import Rng
-from nvfp.kernels.cuda import _memory
-from nvfp.kernels.cuda._amax import Kind, record_amax
+from nvfp.kernels.activation import KINDS
+from nvfp.kernels.bias_grad import bias_grad, tiles_of
 from nvfp.kernels.cuda._constants import steps_define
-from nvfp.kernels.cuda._layout import Shape, element_strides
-from nvfp.kernels.cuda._loader import Instance
+from nvfp.kernels.cuda._layout import element_strides
+from nvfp.kernels.cuda._loader import Defines, Instance
 from nvfp.kernels.cuda._memory import aligned
-from nvfp.kernels.cuda._quantize_generic import View, defines as generic_defines, generic_view, launch_generic
+from nvfp.kernels.cuda._quantize_call import Ready, ready
+from nvfp.kernels.cuda._quantize_generic import defines as generic_defines, generic_view
+from nvfp.kernels.cuda._quantize_input import GATED, GATED_GRADIENT, find_way, open_front
 from nvfp.kernels.cuda._quantize_levels import level_defines
-from nvfp.kernels.cuda._quantize_plan import BFLOAT16, FLOAT32, UINT8, WORD, Job, Plan, Side, SidePlan, plan
-from nvfp.kernels.cuda._quantize_tiles import TileCall, Variant, defines as tile_defines, tile_call
+from nvfp.kernels.cuda._quantize_plan import BFLOAT16, FLOAT32, Job, Plan, plan
+from nvfp.kernels.cuda._quantize_rotated import rotated_at_once
+from nvfp.kernels.cuda._quantize_run import run
+from nvfp.kernels.cuda._quantize_tiles import TileCall, Variant, defines as tile_defines, tile_call, turns
 from nvfp.kernels.cuda._xp import cp
+from nvfp.kernels.cuda.bias_grad import finish
 from nvfp.kernels.cuda.cast import cast
+from nvfp.kernels.cuda.hadamard import SIGNS_MACRO
+from nvfp.kernels.input_fn import InputFn, Normalized, apply, result_shape
 from nvfp.kernels.operand import Operand, ScaleLayout
-
-NO_WORDS: Words = (None, None)
 
 
 def quantize(
@@ -46,8 +53,18 @@ def quantize(
     overflow: Overflow,
     scale_layout: ScaleLayout,
     steps: Steps,
+    rotation: str | None = None,
 ) -> tuple[Operand | None, Operand | None]:
     """See `nvfp.kernels.quantize.quantize`."""
+    if rotation is not None:
+        words = {"amax": amax, "tensor_scale": tensor_scale, "amax_out": amax_out}
+        options = {
+            "scale": scale, "amax_epsilon": amax_epsilon, "rounding": rounding, "rng": rng, "overflow": overflow,
+            "scale_layout": scale_layout, "steps": steps,
+        }  # fmt: skip
+        if x.size and x.flags.c_contiguous and turns(fmt, x.dtype) and steps == PLAIN:
+            return rotated_at_once(x, fmt, row, words, options)
+        return rotated_apart(quantize, x, fmt, row, words, options)
     where = plan(fmt, x.shape, axis, row, col, scale_layout)
     if rounding != "even" and not x.flags.c_contiguous:  # no tile variant rounds so from transposed rows
         x = cast(x, x.dtype, source=None, target=None, overflow="saturate", out=None)
@@ -58,18 +75,148 @@ def quantize(
     if call is None and _has_gaps(job, where):
         job.x = cast(x, x.dtype, source=None, target=None, overflow="saturate", out=None)
         call = _tile_call(job, where)
-    slab = cp.empty((where.size,), UINT8)
-    fused = call is not None and call.variant == "tensor" and scale is not None
-    amax = _take_maxima(job, slab, where, amax, tensor_scale, NO_WORDS if fused else amax_out)
-    sides = (_cut(slab, where.row, amax[0], tensor_scale[0]), _cut(slab, where.col, amax[1], tensor_scale[1]))
-    if call is not None:
-        for side in sides:
-            if side is not None and side.plan.scale_gaps:
-                _memory.zero(slab, side.plan.scale_at, side.plan.scale_bytes)
-        call.launch(job, *sides, amax_out if fused else NO_WORDS)
-    else:
-        launch_generic(job, [(side, _view(job, side.plan)) for side in sides if side is not None])
-    return _operand(sides[0], fmt, x.shape, axis, scale_layout), _operand(sides[1], fmt, x.shape, 0, scale_layout)
+    return run(job, where, lambda: call, axis, amax, tensor_scale, amax_out)
+
+
+def quantize_input(
+    x: Any,
+    fmt: QuantDType,
+    f: InputFn | None,
+    *,
+    bias: np.dtype | None,
+    axis: int,
+    scale_layout: ScaleLayout,
+    **rest: Any,
+) -> tuple[Operand | None, Operand | None, Any | None]:
+    """Return the sides of ``f(x)`` (f None: of x), and its column sums in the dtype ``bias``, if that is given.
+
+    Where no kernel does all of it at once, ``f`` is applied first, and columns are summed apart.
+
+    Args:
+        x: source.
+        fmt: row.
+        f: checked input function, or None.
+        bias: dtype of the column sums, or None.
+        axis: block axis of the result.
+        scale_layout: of the block scales.
+        rest: the other arguments of `quantize`.
+    """
+    made = _at_once(x, fmt, f, bias, axis, scale_layout=scale_layout, **rest)
+    if made is not None:
+        return made
+    y = x if f is None else apply(x, f)
+    sides = quantize(y, fmt, axis=axis, scale_layout=scale_layout, **rest)
+    return (*sides, None if bias is None else bias_grad(y, dtype=bias))
+
+
+def prepare(
+    x: Any,
+    fmt: QuantDType,
+    asked: QuantDType,
+    f: InputFn | None,
+    *,
+    bias: np.dtype | None,
+    axis: int,
+    row: bool,
+    col: bool,
+    scale: Any | None,
+    amax: Words,
+    tensor_scale: Words,
+    amax_out: Words,
+    amax_epsilon: float,
+    rounding: Rounding,
+    rng: Rng | None,
+    overflow: Overflow,
+    scale_layout: ScaleLayout,
+    steps: Steps,
+    rotation: str | None = None,
+) -> Ready | None:
+    """Return what answers calls of this kind by one launch, or None where there is no such thing.
+
+    Args:
+        x: source.
+        fmt: row.
+        asked: format of the Operands.
+        f: checked input function, or None.
+        bias: dtype of the column sums, or None.
+        axis: see `nvfp.kernels.quantize.quantize`, as the rest.
+    """
+    per_tensor, recorded = fmt.block is None, any(word is not None for word in amax_out)
+    takes = scale is None and (per_tensor or fmt.tensor_scale) and _lacks(row, col, amax, tensor_scale)
+    if takes or (recorded and (scale is None or not per_tensor)) or (per_tensor and fmt.nonfinite == "nan_block"):
+        return None  # a pass for maxima
+    if rotation is not None or steps != PLAIN or fmt.leveled or isinstance(f, Normalized):
+        return None
+    way = None if f is None else find_way(x, f)
+    if f is not None and way is None:
+        return None
+    shape = x.shape if f is None else result_shape(x.shape, f)
+    where = plan(fmt, shape, axis, row, col, scale_layout)
+    job = Job(x, fmt, overflow == "saturate", amax_epsilon, where.layout, scale, rounding=rounding, rng=rng)
+    front: Defines = (() if way is None else way.macros) + (() if bias is None else (("BIAS_GRAD", 1),))
+    call = tile_call(
+        where, fmt, x.dtype, shape, element_strides(x), aligned(x) if way is None else way.aligned, job.saturate,
+        rounding, scale is not None, front,
+    )  # fmt: skip
+    if call is None or (rounding != "even" and not x.flags.c_contiguous):
+        return None
+    return ready(call, where, job, asked, shape, axis, way, bias)
+
+
+def _lacks(row: bool, col: bool, amax: Words, tensor_scale: Words) -> bool:
+    """Whether a side that is made has neither an amax nor a tensor scale."""
+    sides = zip((row, col), amax, tensor_scale, strict=True)
+    return any(wanted and a is None and t is None for wanted, a, t in sides)
+
+
+def _at_once(
+    x: Any,
+    fmt: QuantDType,
+    f: InputFn | None,
+    bias: np.dtype | None,
+    axis: int,
+    *,
+    row: bool,
+    col: bool,
+    scale: Any | None,
+    amax: Words,
+    tensor_scale: Words,
+    amax_out: Words,
+    amax_epsilon: float,
+    rounding: Rounding,
+    rng: Rng | None,
+    overflow: Overflow,
+    scale_layout: ScaleLayout,
+    steps: Steps,
+    rotation: str | None = None,
+) -> tuple[Operand | None, Operand | None, Any | None] | None:
+    """`quantize_input` by one tile kernel, or None."""
+    per_tensor = fmt.block is None and scale is None
+    if rotation is not None or steps != PLAIN or (per_tensor and fmt.nonfinite == "nan_block"):
+        return None
+    front = open_front(x, f)
+    if front is None:
+        return None
+    shape = x.shape if f is None else result_shape(x.shape, f)
+    where = plan(fmt, shape, axis, row, col, scale_layout)
+    job = Job(x, fmt, overflow == "saturate", amax_epsilon, where.layout, scale, rounding=rounding, rng=rng)
+    sums: Defines = () if bias is None else (("BIAS_GRAD", 1),)
+
+    def find() -> TileCall | None:
+        return tile_call(
+            where, fmt, x.dtype, shape, element_strides(x), front.aligned, job.saturate, rounding, scale is not None,
+            front.macros + sums,
+        )  # fmt: skip
+
+    if find() is None:
+        return None
+    partial = None if bias is None else cp.empty((tiles_of(math.prod(shape[:-1])), shape[-1]), FLOAT32)
+    sides = run(job, where, find, axis, amax, tensor_scale, amax_out, front, partial)
+    if partial is None:
+        return (*sides, None)
+    db = cp.empty((shape[-1],), bias)
+    finish(partial, db, len(partial))
+    return (*sides, db)
 
 
 def _tile_call(job: Job, where: Plan) -> TileCall | None:
@@ -86,98 +233,31 @@ def _has_gaps(job: Job, where: Plan) -> bool:
     return any(side is not None and generic_view(job.x, job.fmt, side) is None for side in (where.row, where.col))
 
 
-def _take_maxima(job: Job, slab: Any, where: Plan, amax: Words, tensor_scale: Words, amax_out: Words) -> Words:
-    """Take the maxima that the call needs from the source, in one pass where the format allows it.
-
-    Sets the per-tensor words of the job; returns the (row, column) words A of two-level formats.
-    """
-    fmt = job.fmt
-    kind: Kind = "finite" if fmt.nonfinite == "nan_block" else "skip_nan"
-    per_tensor = fmt.block is None and job.multiplier is None
-    word = None
-    if per_tensor and fmt.nonfinite == "nan_block":
-        # NaN or inf anywhere makes the tensor one NaN block, whatever amax is given.
-        job.raw = job.amax = _fresh_word(slab, where)
-        record_amax(job.x, "raw", job.raw)
-        _record(job.x, kind, amax_out)
-    elif (per_tensor or (fmt.tensor_scale and not fmt.per_row_tensor_scale)) and _lacks_amax(where, amax, tensor_scale):
-        word = _fresh_word(slab, where)
-        record_amax(job.x, kind, word, *amax_out)
-    else:
-        _record(job.x, kind, amax_out)
-    row, col = (word if a is None and t is None else a for a, t in zip(amax, tensor_scale, strict=True))
-    if per_tensor:
-        given = row if where.row is not None else col
-        job.amax = job.amax if given is None else given
-    return row, col
-
-
-def _lacks_amax(where: Plan, amax: Words, tensor_scale: Words) -> bool:
-    """Whether a side that is made has neither an amax nor a tensor scale."""
-    lacks_row = where.row is not None and amax[0] is None and tensor_scale[0] is None
-    return lacks_row or (where.col is not None and amax[1] is None and tensor_scale[1] is None)
-
-
-def _fresh_word(slab: Any, where: Plan) -> Any:
-    _memory.zero(slab, where.word_at, WORD)
-    return _memory.view(slab, where.word_at, (), FLOAT32)
-
-
-def _record(x: Any, kind: Kind, words: Words) -> None:
-    present = [word for word in words if word is not None]
-    if present:
-        record_amax(x, kind, *present)
-
-
-def _cut(slab: Any, side: SidePlan | None, amax: Any | None, given: Any | None) -> Side | None:
-    if side is None:
-        return None
-    return Side(
-        side,
-        _memory.view(slab, side.codes_at, side.codes, UINT8, side.strides),
-        _memory.view(slab, side.scale_at, side.scale, side.scale_dtype),
-        None if side.tensor_scale_at is None else _memory.view(slab, side.tensor_scale_at, side.tensor_scale, FLOAT32),
-        amax,
-        given,
-    )
-
-
-def _view(job: Job, side: SidePlan) -> View:
-    found = generic_view(job.x, job.fmt, side)
-    assert found is not None, "a contiguous array has no gaps"
-    return found
-
-
-def _operand(side: Side | None, fmt: QuantDType, shape: Shape, axis: int, layout: ScaleLayout) -> Operand | None:
-    if side is None:
-        return None
-    transposed, padded = side.plan.transposed, side.plan.padded_rows
-    return Operand(side.codes, side.scale, side.stored, fmt, shape, axis, transposed, padded, layout)
-
-
 def instances() -> list[Instance]:
     """The kernels that CI compiles."""
     square = nvfp4.replace(block=(16, 16))
     even: Rounding = "even"
-    tiles: list[tuple[Variant, QuantDType, np.dtype, bool, bool]] = [
-        ("tensor", fp8_e4m3, BFLOAT16, False, True),
-        ("tensor", fp8_e4m3, BFLOAT16, True, False),
-        ("block1d", mxfp8_e4m3, BFLOAT16, False, False),
-        ("pair", mxfp8_e4m3, BFLOAT16, True, False),
-        ("pair", nvfp4, BFLOAT16, True, False),
-        ("pair", nvfp4, BFLOAT16, False, False),
-        ("block2d", square, BFLOAT16, True, False),
-        ("block128", fp8_e4m3_b128, BFLOAT16, True, False),
-        ("block128", fp8_e4m3_b128.replace(block=(128, 128)), BFLOAT16, True, False),
+    gated: Defines = (("INPUT", GATED), ("ACT", KINDS["swiglu"].code))
+    gradient: Defines = (("INPUT", GATED_GRADIENT), ("ACT", KINDS["swiglu"].code), ("BIAS_GRAD", 1))
+    tiles: list[tuple[Variant, QuantDType, bool, bool, Defines]] = [
+        ("tensor", fp8_e4m3, True, False, ()),
+        ("tensor", fp8_e4m3, True, True, gradient),
+        ("block1d", mxfp8_e4m3, False, False, ()),
+        ("pair", mxfp8_e4m3, True, False, ()),
+        ("pair", nvfp4, True, False, ()),
+        ("pair", nvfp4, True, False, gated),
+        ("block2d", square, True, False, ()),
+        ("block128", fp8_e4m3_b128, True, False, ()),
+        ("block128", fp8_e4m3_b128.replace(block=(128, 128)), True, False, ()),
     ]
     found = []
-    for variant, fmt, dtype, col, given in tiles:
+    for variant, fmt, col, given, front in tiles:
         layout: ScaleLayout = "k_major128" if fmt.block_shape and fmt.scale.bits == 32 else "plain"
-        macros = tile_defines(variant, fmt, dtype, True, even, True, col, given, layout)
-        found.append(Instance(f"quantize_{variant}.cu", f"quantize_{variant}", macros))
+        macros = tile_defines(variant, fmt, BFLOAT16, True, even, True, col, given, layout)
+        found.append(Instance(f"quantize_{variant}.cu", f"quantize_{variant}", macros + front))
     # dy of NVFP4's recipe: the column copy of the rotated matrix.
     drawn = tile_defines("pair", nvfp4, BFLOAT16, True, "stochastic", False, True, False, "plain")
-    found.append(Instance("quantize_pair.cu", "quantize_pair", drawn))
+    found.append(Instance("quantize_pair.cu", "quantize_pair", (*drawn, ("ROTATE", 1), *SIGNS_MACRO)))
     generic = generic_defines(BFLOAT16, nvfp4, True, even, (1, 16), 1)
     found += [Instance("quantize.cu", name, generic) for name in ("quantize_scales", "quantize_codes")]
     # another stack's steps, and a row that a user makes: packed integers under 16-bit scales

@@ -8,6 +8,7 @@
 //
 // Macros: those of quantize_tile128.cuh, SQUARE.
 #include "quantize_tile128.cuh"
+#include "quantize_input.cuh"
 
 constexpr int BLOCK = 128;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
@@ -21,6 +22,7 @@ struct Tile {
   Transposed codes;
   unsigned maxima[WARPS][SQUARE ? 4 : COLUMNS];
   float multiplier[COLUMNS];  // of the columns
+  Sums sums;
 };
 
 // The scales of the tile's columns, one thread each.
@@ -100,10 +102,11 @@ __device__ __forceinline__ void write_square(Tile& tile, const Side& row, const 
 
 template <bool Whole>
 __device__ __forceinline__ void quantize_tile(Tile& tile, const Source& source, const Origin& o, const Side& row,
-                                              const Side& col, float epsilon, float overflow) {
+                                              const Side& col, float epsilon, float overflow, const Input& input, float* partial) {
   const int first = group_of_thread() * HELD, piece = piece_of_thread() * PIECE;
   Values v[HELD];
-  load_rows<Whole>(v, source, o.r + first, o.c + piece);
+  input.template load<Whole>(v, source, o.r + first, o.c + piece);
+  sum_columns(tile.sums, v, source, o, partial);
   unsigned maxima[HELD], columns[WORDS_HELD];
   thread_maxima(v, maxima, columns);
 #pragma unroll
@@ -144,16 +147,20 @@ quantize_block128(const T_IN* __restrict__ x, long long rows, long long columns,
                   unsigned char* row_codes, long long row_pitch, long long row_allocated, int row_aligned, void* row_scale,
                   const float* row_amax, const float* row_given, float* row_stored,
                   unsigned char* col_codes, long long col_pitch, long long col_allocated, int col_aligned, void* col_scale,
-                  const float* col_amax, const float* col_given, float* col_stored, float epsilon, float overflow) {
+                  const float* col_amax, const float* col_given, float* col_stored, float epsilon, float overflow
+                  INPUT_PARAMETERS BIAS_PARAMETERS) {
   __shared__ Tile tile;
   const Source source{x, rows, columns, stride, aligned != 0};
   const Side row{{row_codes, rows, columns, row_pitch, row_allocated, row_aligned != 0}, row_scale, row_amax, row_given, row_stored};
   const Side col{{col_codes, columns, rows, col_pitch, col_allocated, col_aligned != 0}, col_scale, col_amax, col_given, col_stored};
-  const Origin o = tile_origin(columns);
-  if (tile128_is_whole(source, o, row.target, col.target)) {
-    quantize_tile<true>(tile, source, o, row, col, epsilon, overflow);
+  const Input input INPUT_ARGUMENTS;
+  const long long index = input.tile(source, blockIdx.x);
+  const Origin o = tile_origin(columns, (unsigned)index);
+  if (index < 0) {
+  } else if (tile128_is_whole(source, o, row.target, col.target)) {
+    quantize_tile<true>(tile, source, o, row, col, epsilon, overflow, input, BIAS_ARGUMENT);
   } else {
-    quantize_tile<false>(tile, source, o, row, col, epsilon, overflow);
+    quantize_tile<false>(tile, source, o, row, col, epsilon, overflow, input, BIAS_ARGUMENT);
   }
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     if (ROW) store_tensor_scale(row_amax, row_given, row_stored);

@@ -70,7 +70,7 @@ __device__ __forceinline__ void quantize_tile(Tile& tile, const Source& source, 
   unsigned char* to = code_address(row.target, r, c);
 #pragma unroll
   for (int k = 0; k < HELD; ++k, to += row.target.pitch) {
-    codes[k] = encode_values(v[k], marked(b), true, row_numbers(random, (r + k) * source.columns + c));
+    codes[k] = encode_values(v[k], marked(b), true, row_numbers<Whole>(random, (r + k) * source.columns + c));
     if constexpr (ROW) store_piece<Whole>(row.target, to, r + k, c, codes[k]);
   }
   if constexpr (COL) put_transposed(tile.codes, codes);

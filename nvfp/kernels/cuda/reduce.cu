@@ -252,8 +252,8 @@ __device__ __forceinline__ void rows_tree(Item (&a)[PER], const T_IN* p, long lo
 }
 
 // x[batch * batch_stride + i * row_stride + column] for i < n; y[(batch * segments + segment) * columns + column].
-// Two blocks per multiprocessor: left to itself NVRTC 13.5 takes 48 registers for sm_90a, and spills.
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+// Four blocks per multiprocessor where the 16 rows of loads fit into 64 registers: more of them in flight.
+extern "C" __global__ void __launch_bounds__(THREADS, PER * sizeof(Item) <= 16 && PER * sizeof(T_IN) <= 8 ? 4 : 2)
 reduce_columns(const T_IN* __restrict__ x, const long long* __restrict__ indices, T_OUT* __restrict__ y,
                long long* __restrict__ positions, unsigned segments, unsigned tiles, long long n, long long columns,
                long long batch_stride, long long row_stride, long long count) {

@@ -193,9 +193,9 @@ def _columns(task: Task, layout: Layout, source: np.dtype, result: np.dtype, pha
 
 
 def _pack(task: Task, layout: Layout, source: np.dtype, phase: int) -> int:
-    """Columns per thread: up to 16 bytes of input and 32 of partial results, dividing rows into aligned packs."""
+    """Columns per thread: up to 4, 16 bytes of input and 32 of partial results, dividing rows into aligned packs."""
     size = source.itemsize
-    per = min(8, 16 // size, 32 // (16 if task.position else task.accumulator.itemsize))
+    per = min(4, 16 // size, 32 // (16 if task.position else task.accumulator.itemsize))
     strides = (layout.columns, layout.row_stride, layout.batch_stride)
     while per > 1 and not (phase % (per * size) == 0 and all(s % per == 0 for s in strides)):
         per //= 2

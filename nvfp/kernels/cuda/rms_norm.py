@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from nvfp.kernels.cuda import _norm
-from nvfp.kernels.cuda._dense import FLOAT32
 from nvfp.kernels.cuda._loader import Instance
-from nvfp.kernels.cuda._xp import cp
 
 
 def rms_norm(
-    x: Any, weight: Any, *, eps: float = 1e-5, zero_centered_gamma: bool = False, out: Any | None = None
+    x: Any,
+    weight: Any,
+    *,
+    eps: float = 1e-5,
+    zero_centered_gamma: bool = False,
+    residual: Any | None = None,
+    total: Any | None = None,
+    out: Any | None = None,
 ) -> tuple[Any, Any]:
     """See `nvfp.kernels.rms_norm.rms_norm`; x [rows, H]."""
-    y = cp.empty(x.shape, x.dtype) if out is None else out
-    rstd = cp.empty((x.shape[0],), FLOAT32)
-    _norm.forward("rms_norm", x, (weight,), y, (rstd,), eps, zero_centered_gamma)
+    added = () if residual is None else (residual, total)
+    call = _norm.forward("rms_norm", x, weight, None, out, eps, zero_centered_gamma, *added)
+    y, rstd = call(x, weight, None, out, *added)
     return y, rstd
 
 
@@ -28,9 +33,10 @@ def rms_norm_vjp(
     *,
     zero_centered_gamma: bool = False,
     needs: tuple[bool, bool] = (True, True),
+    add: Any | None = None,
 ) -> tuple[Any | None, Any | None]:
     """See `nvfp.kernels.rms_norm.rms_norm_vjp`; dy and x [rows, H]."""
-    dx, dweight, _ = _norm.vjp("rms_norm", dy, x, weight, (rstd,), zero_centered_gamma, (*needs, False))
+    dx, dweight, _ = _norm.vjp("rms_norm", dy, x, weight, (rstd,), zero_centered_gamma, (*needs, False), add)
     return dx, dweight
 
 

@@ -16,10 +16,13 @@
 #include "strided.cuh"
 
 constexpr int HELD = CHUNKS ? CHUNKS : 1;
+template <bool SHORT> struct ColumnType { using type = long long; };
+template <> struct ColumnType<true> { using type = int; };
+using Column = ColumnType<(CHUNKS > 0)>::type;  // a column, or a number of them
 
 // f(i, c) for each piece of the thread's own, the i-th of which starts at column c, below `end`.
 template <class F>
-__device__ __forceinline__ void each(long long end, F f) {
+__device__ __forceinline__ void each(Column end, F f) {
   if constexpr (CHUNKS > 0) {
 #pragma unroll
     for (int i = 0; i < CHUNKS; ++i) {
@@ -32,24 +35,35 @@ __device__ __forceinline__ void each(long long end, F f) {
 }
 
 #ifdef T_IN
+// The mask of columns c .. c+PER-1 of a row, a byte each, 0 from `seen` on where they come one by one. Its loads go out
+// with those of x. `whole`: they lie side by side in memory, PER at a multiple of PER bytes.
+struct Mask {
+  const bool* row;
+  long long step;
+  bool whole;
+
+  __device__ __forceinline__ uint2 at(Column c, Column seen) const {
+    uint2 bytes = {0, 0};
+#if MASKED
+    if (PER == 8 && whole) return *reinterpret_cast<const uint2*>(row + c);
+#pragma unroll 2  // all of them at once would take the registers of the row
+    for (int j = 0; j < PER; ++j)
+      if (c + j < seen && row[(c + j) * step]) (j < 4 ? bytes.x : bytes.y) |= 1u << 8 * (j % 4);
+#endif
+    return bytes;
+  }
+};
+
 // The columns c .. c+PER-1 of a row, scaled; -inf where they are hidden.
-__device__ __forceinline__ void visible(const Words<T_IN, PER>& v, const bool* hidden, long long step, long long c,
-                                        long long seen, float scale, float (&x)[PER]) {
+__device__ __forceinline__ void visible(const Words<T_IN, PER>& v, uint2 hidden, Column c, Column seen, float scale,
+                                        float (&x)[PER]) {
   unpack(v, x);
 #pragma unroll
   for (int j = 0; j < PER; ++j) x[j] = x[j] * scale;
 #if MASKED
-  uint2 bytes = {0, 0};
-  if (PER == 8 && step == 1 && (unsigned long long)hidden % 8 == 0 && c + PER <= seen) {  // one load for all of them
-    bytes = *reinterpret_cast<const uint2*>(hidden + c);
-  } else {
-#pragma unroll 2  // all of them at once would take the registers of the row
-    for (int j = 0; j < PER; ++j)
-      if (c + j < seen && hidden[(c + j) * step]) (j < 4 ? bytes.x : bytes.y) |= 1u << 8 * (j % 4);
-  }
 #pragma unroll
   for (int j = 0; j < PER; ++j)
-    if ((j < 4 ? bytes.x : bytes.y) >> 8 * (j % 4) & 255u) x[j] = -INF;
+    if ((j < 4 ? hidden.x : hidden.y) & 255u << 8 * (j % 4)) x[j] = -INF;
 #endif
   if (c + PER <= seen) return;
 #pragma unroll
@@ -57,30 +71,42 @@ __device__ __forceinline__ void visible(const Words<T_IN, PER>& v, const bool* h
     if (c + j >= seen) x[j] = -INF;
 }
 
+// Registers are kept for two blocks of MOST_THREADS threads where a thread holds 16 elements of a masked row, which would
+// take more than others, so that fewer loads would be in flight. Other targets' compilers would spill, and do so even
+// without a bound on blocks: told one, they take the registers.
+#if MASKED && (CHUNKS == 0 || CHUNKS * PER <= 16) && defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
+#define BOUNDS MOST_THREADS, 2
+#else
+#define BOUNDS MOST_THREADS, 1
+#endif
+
 // `at`: [D0, D1, R] with the strides of the mask's rows; `step`: its stride along columns. Row r of a matrix sees the
 // columns below first + r * more.
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+extern "C" __global__ void __launch_bounds__(BOUNDS)
 softmax(const T_IN* x, T_OUT* y, float* __restrict__ lse, const bool* __restrict__ mask, const Strided<3> at,
         long long step, long long rows, long long columns, long long matrix, long long first, long long more,
         float scale) {
   // Whole warps run through the loop alike: a warp has one row, a block of several warps per row too.
   for (long long t = (long long)blockIdx.x * blockDim.y + threadIdx.y; t < rows; t += (long long)gridDim.x * blockDim.y) {
     const long long limit = first + t % matrix * more;
-    const long long seen = limit < 0 ? 0 : limit < columns ? limit : columns;
+    const Column width = (Column)columns, seen = (Column)(limit < 0 ? 0 : limit < columns ? limit : columns);
     const T_IN* row = x + t * columns;
-    const bool* hidden = mask;
+    Mask hidden = {mask, step, false};
 #if MASKED
-    hidden += at.offset(t, at.first);
+    hidden.row += at.offset(t, at.first);
+    hidden.whole = step == 1 && (unsigned long long)hidden.row % PER == 0;
 #endif
     T_OUT* out = y + t * columns;
     float v[HELD][PER], top, sum;
     if constexpr (CHUNKS > 0) {
       Words<T_IN, PER> raw[HELD];
-      each(seen, [&](int i, int c) { raw[i] = load_words<T_IN, PER>(row + c); });
+      uint2 bytes[HELD];
+      each(seen, [&](int i, Column c) { raw[i] = load_words<T_IN, PER>(row + c); });
+      each(seen, [&](int i, Column c) { bytes[i] = hidden.at(c, seen); });
       top = -INF;
-      each(columns, [&](int i, int c) {
+      each(width, [&](int i, Column c) {
         if (c < seen) {
-          visible(raw[i], hidden, step, c, seen, scale, v[i]);
+          visible(raw[i], bytes[i], c, seen, scale, v[i]);
         } else {
 #pragma unroll
           for (int j = 0; j < PER; ++j) v[i][j] = -INF;
@@ -91,7 +117,7 @@ softmax(const T_IN* x, T_OUT* y, float* __restrict__ lse, const bool* __restrict
       top = row_max(top);
       const float base = base_of(top);
       sum = 0.0f;
-      each(columns, [&](int i, int c) {
+      each(width, [&](int i, Column c) {
 #pragma unroll
         for (int j = 0; j < PER; ++j) {
           v[i][j] = exp_below(v[i][j] - base);
@@ -101,8 +127,8 @@ softmax(const T_IN* x, T_OUT* y, float* __restrict__ lse, const bool* __restrict
       sum = row_sum(sum);
     } else {
       Running r = {-INF, 0.0f};
-      each(seen, [&](int i, long long c) {
-        visible(load_words<T_IN, PER>(row + c), hidden, step, c, seen, scale, v[0]);
+      each(seen, [&](int i, Column c) {
+        visible(load_words<T_IN, PER>(row + c), hidden.at(c, seen), c, seen, scale, v[0]);
         add(r, v[0]);
       });
       r = row_merge(r);
@@ -111,17 +137,17 @@ softmax(const T_IN* x, T_OUT* y, float* __restrict__ lse, const bool* __restrict
     }
     const float base = base_of(top), inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
     if (CHUNKS > 0 && inverse == inverse) {
-      each(columns, [&](int i, int c) {
+      each(width, [&](int i, Column c) {
 #pragma unroll
         for (int j = 0; j < PER; ++j) v[i][j] *= inverse;
         keep_words(out + c, pack<T_OUT, PER, false>(v[i]));
       });
     } else {  // read again; a row that became NaN stays 0 where it is hidden
 #pragma unroll 1
-      for (long long c = (long long)threadIdx.x * PER; c < columns; c += (long long)blockDim.x * PER) {
+      for (Column c = (Column)threadIdx.x * PER; c < width; c += (Column)blockDim.x * PER) {
         float x[PER] = {};
         if (c < seen) {
-          visible(load_words<T_IN, PER>(row + c), hidden, step, c, seen, scale, x);
+          visible(load_words<T_IN, PER>(row + c), hidden.at(c, seen), c, seen, scale, x);
 #pragma unroll
           for (int j = 0; j < PER; ++j) x[j] = x[j] == -INF ? 0.0f : expf(x[j] - base) * inverse;
         }

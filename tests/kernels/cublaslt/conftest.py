@@ -10,9 +10,9 @@ import pytest
 
 from nvfp.device import Device
 from nvfp.kernels import _dispatch
-from nvfp.kernels.cublaslt import binding, feed, plan
+from nvfp.kernels.cublaslt import binding, feed, plan, tuned
 from nvfp.kernels.cublaslt.layout import alignment
-from nvfp.kernels.cuda import gemm as launcher
+from nvfp.kernels.cuda import _gemm_build, _gemm_call, gemm as launcher
 from tests.kernels.cublaslt.emulator import FakeLt
 
 
@@ -62,15 +62,19 @@ def device(lt: FakeLt, monkeypatch: pytest.MonkeyPatch) -> Device:
     runtime = SimpleNamespace(getDevice=lambda: 0)
     cuda = SimpleNamespace(runtime=runtime, Stream=_Stream, get_current_stream=_Stream)
     cupy = SimpleNamespace(ndarray=_poisoned, zeros=np.zeros, empty=_empty, broadcast_to=np.broadcast_to, cuda=cuda)
-    for module in (binding, feed, launcher):
+    for module in (binding, feed, launcher, _gemm_call):
         monkeypatch.setattr(module, "cp", cupy)
+    for module in (binding, feed, _gemm_build, _gemm_call):
         monkeypatch.setattr(module, "address", lambda array: array.__array_interface__["data"][0])
-    for module in (feed, launcher):  # NumPy's memory is aligned to 16, sometimes to more: equal for equal records
+    monkeypatch.setattr(feed, "pointer", lambda array: array.__array_interface__["data"][0])
+    for module in (feed, _gemm_build):  # NumPy's memory is aligned to 16, sometimes to more: equal for equal records
         monkeypatch.setattr(module, "alignment", lambda value: min(alignment(value), 16))
-    monkeypatch.setattr(launcher, "Device", lambda name: SimpleNamespace(compute_capability=(9, 0)))
+    monkeypatch.setattr(_gemm_build, "Device", lambda name: SimpleNamespace(compute_capability=(9, 0)))
     monkeypatch.setattr(binding, "_lt", lambda: lt)
     monkeypatch.setattr(binding, "_states", {})
     monkeypatch.setattr(plan, "_plans", {})
+    monkeypatch.setattr(tuned, "_loaded", tuned._Loaded())
     monkeypatch.setattr(launcher, "_call_cache", [])
+    monkeypatch.setattr(launcher, "_plain", {})
     monkeypatch.setitem(_dispatch._modules, ("cpu", "gemm"), launcher)
     return Device("cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import threading
 from types import SimpleNamespace
@@ -12,16 +13,18 @@ import pytest
 
 from nvfp.device import Device
 from nvfp.dtypes.formats import fp8_e4m3, fp8_e4m3_b128, fp8_e5m2, mxfp8_e4m3, nvfp4
-from nvfp.errors import KernelError
+from nvfp.errors import ArgumentError, KernelError
 from nvfp.kernels.cublaslt import feed, plan, typemap as tm
 from nvfp.kernels.cublaslt.binding import Unsupported
 from nvfp.kernels.cublaslt.problem import GemmProblem
-from nvfp.kernels.cuda import gemm as launcher
+from nvfp.kernels.cuda import _gemm_build, gemm as launcher
+from nvfp.kernels.cuda._gemm_call import Call
 from nvfp.kernels.gemm import gemm
 from nvfp.kernels.quantize import quantize
 from tests.kernels.cublaslt.emulator import FakeLt, cuBLASLtError
 from tests.kernels.gemm_operands import BF16, F32, SQUARE128, dense, operand, padded
 from tests.kernels.test_gemm import agree
+from tests.tolerances import check
 
 
 def problems() -> list[GemmProblem]:
@@ -109,7 +112,7 @@ def test_rows_and_columns_of_blocks_are_padded(device: Device, lt: FakeLt) -> No
 def test_elsewhere_blocks_of_128_are_expanded(
     device: Device, monkeypatch: pytest.MonkeyPatch, chip: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(launcher, "Device", lambda name: SimpleNamespace(compute_capability=chip))
+    monkeypatch.setattr(_gemm_build, "Device", lambda name: SimpleNamespace(compute_capability=chip))
     rng = np.random.default_rng(55)
     for row, dtype in ((fp8_e4m3_b128, "bfloat16"), (fp8_e4m3_b128.replace(power_of_two_scales=False), "float32")):
         agree(device, operand(rng, row, (24, 256)), operand(rng, row, (16, 256)).T)
@@ -117,7 +120,7 @@ def test_elsewhere_blocks_of_128_are_expanded(
 
 
 def test_before_8_9_fp8_is_expanded(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "Device", lambda name: SimpleNamespace(compute_capability=(8, 0)))
+    monkeypatch.setattr(_gemm_build, "Device", lambda name: SimpleNamespace(compute_capability=(8, 0)))
     a, b = fp8_sides(24, 16, 32)
     bias = dense(np.random.default_rng(42), (16,), BF16)
     agree(device, a, b, bias=bias)
@@ -138,13 +141,13 @@ def test_padded_codes_are_not_copied(device: Device) -> None:
     (record,) = problems()
     assert (record.m, record.n, record.k, record.x.ld, record.w.ld, record.y.ld) == (21, 20, 64, 64, 64, 20)
     call = next(iter(launcher._calls()._entries.values()))
-    assert isinstance(call, launcher._Call) and call.make_x is call.make_w is None
+    assert isinstance(call, Call) and call.make_x is call.make_w is None
 
 
 def test_rows_of_a_batch_are_one_product(device: Device, lt: FakeLt) -> None:
     rng = np.random.default_rng(44)
     agree(device, dense(rng, (3, 4, 5, 8)), dense(rng, (8, 6)))
-    assert lt.calls == [{"stream": 7, "m": 6, "n": 60, "batch": 1}]
+    assert lt.calls == [{"stream": 7, "m": 6, "n": 60, "batch": 1, "epilogue": 1, "algorithm": 0}]
     lt.calls.clear()
     agree(device, dense(rng, (3, 4, 5, 8)), dense(rng, (3, 4, 8, 6)))
     agree(device, dense(rng, (5, 8)), dense(rng, (4, 8, 6)))
@@ -232,8 +235,7 @@ def test_descriptors_are_per_thread_and_nothing_leaks(device: Device, lt: FakeLt
     thread.join()
     gc.collect()
     assert {h for h, fields in lt.objects.items() if "compute" in fields} == descriptors and len(descriptors) == 1
-    launcher._calls().clear()
-    plan._plans.clear()
+    plan.forget_plans()
     gc.collect()
     assert [fields for fields in lt.objects.values() if fields] == []
 
@@ -246,3 +248,80 @@ def test_formats_in_keys_stay_alive(device: Device) -> None:
         a, b = operand(rng, fmt, (8, 32)), operand(rng, fmt, (16, 32)).T
         agree(device, a, b, "gemm_fp8" if i % 2 else "gemm")
         del a, b, fmt
+
+
+@pytest.mark.parametrize("refused", ["epilogue", "run"])
+def test_epilogues_that_the_library_refuses(device: Device, lt: FakeLt, refused: str) -> None:
+    """Refused by the heuristics or when it runs: the product runs alone, kernels of ours behind it."""
+    rng = np.random.default_rng(56)
+    a, b, bias = dense(rng, (16, 24), BF16), dense(rng, (24, 8), BF16), dense(rng, (8,), BF16)
+    aux = np.zeros((16, 8), BF16)
+    native = gemm(a, b, bias=bias, epilogue="gelu", aux_out=aux)
+    assert [c["epilogue"] for c in lt.calls] == [164]
+    plan.forget_plans()
+    lt.refuse = (refused,)
+    for _ in range(2):
+        lt.calls.clear()
+        other = np.zeros((16, 8), BF16)
+        found = gemm(a, b, bias=bias, epilogue="gelu", aux_out=other)
+        assert [c["epilogue"] for c in lt.calls] == [4]
+        check(found, native.astype(np.float64), "gemm")
+        np.testing.assert_array_equal(other, aux)
+
+
+def test_which_epilogues_the_library_gets(device: Device, lt: FakeLt) -> None:
+    rng = np.random.default_rng(57)
+    a, b = fp8_sides(16, 32, 32)
+    x, w, aux = dense(rng, (16, 32), BF16), dense(rng, (32, 32), BF16), dense(rng, (16, 32), BF16)
+    word, wide = np.asarray(np.float32(1)), np.zeros((16, 40), BF16)
+    cases: list[tuple[int, dict[str, Any]]] = [
+        (32, {"epilogue": "gelu"}),
+        (160, {"epilogue": "gelu", "aux_out": aux}),
+        (160, {"epilogue": "gelu", "aux_out": wide[:, :32]}),
+        (1, {"epilogue": "gelu", "aux_out": wide[:, 1:33]}),  # not aligned
+        (1, {"epilogue": "gelu", "aux_out": np.zeros((32, 16), BF16).T}),
+        (192, {"epilogue": "dgelu", "aux": aux, "bias_grad": np.zeros(32, BF16)}),
+        (1, {"bias_grad": np.zeros(16, BF16)}),
+    ]
+    for number, arguments in cases:
+        for left, right in ((x, w), (a, b)):
+            lt.calls.clear()
+            gemm(left, right, dtype=BF16, **arguments)
+            assert [c["epilogue"] for c in lt.calls] == [number]
+    gemm(a, b, out_format=fp8_e4m3, out_scale=word, amax_out=word.copy())
+    assert problems()[-1].y.dtype == "float8_e4m3fn" and problems()[-1].amax
+    gemm(a, b, out_format=fp8_e5m2, out_scale=word, epilogue="gelu")
+    assert problems()[-1].y.dtype == "float8_e5m2" and not problems()[-1].amax
+    for left, right, more in ((x, w, {}), (a, b, {"epilogue": "gelu", "aux_out": aux})):
+        plan.forget_plans()
+        gemm(left, right, out_format=fp8_e4m3, out_scale=word, **more)
+        assert problems()[-1].y.dtype == "float32"
+
+
+def test_a_scale_per_row_goes_in_as_it_is(device: Device, lt: FakeLt) -> None:
+    rng = np.random.default_rng(58)
+    a, b = operand(rng, fp8_e4m3.replace(block=100), (21, 100)), operand(rng, fp8_e4m3.replace(block=120), (19, 100)).T
+    agree(device, a, b, "gemm_fp8", dtype=BF16, fast_accumulation=True)
+    (record,) = problems()
+    assert record.x.scale == record.w.scale == "OUTER_VEC_32F" and record.fast_accumulation
+    assert (record.m, record.n, record.k) == (21, 24, 112)
+    agree(device, a, operand(rng, fp8_e4m3.replace(block=50), (19, 100)).T)  # two blocks along K
+    assert problems()[-1].x.dtype == "float32"
+
+
+def test_repeated_calls_are_known_without_their_checks(device: Device, lt: FakeLt) -> None:
+    rng = np.random.default_rng(59)
+    x, w, out = dense(rng, (16, 32), BF16), dense(rng, (32, 8), BF16), np.zeros((16, 8), BF16)
+    want = gemm(x, w)
+    flags = (False,) * 4
+    np.testing.assert_array_equal(launcher.known(x, w, None, None, None, *flags), want)
+    assert launcher.known(x, w, None, out, None, *flags) is None
+    gemm(x, w, out=out)
+    assert launcher.known(x, w, None, out, None, *flags) is out
+    assert launcher.known(x, w, None, out[:8], None, *flags) is None
+    assert launcher.known(x, w, None, None, F32, *flags) is None
+    assert launcher.known([1.0], w, None, None, None, *flags) is None
+    rotated = operand(rng, nvfp4, (16, 32))
+    gemm(rotated, rotated.T)
+    with pytest.raises(ArgumentError, match="rotated"):
+        gemm(dataclasses.replace(rotated, rotation="rht16"), rotated.T)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, fp8_e5m2, mxfp8_e4m3, nvfp4
+from nvfp.errors import ArgumentError, DeviceError, ShapeError
+from nvfp.kernels import gemm as contract
 from nvfp.kernels.cublaslt import binding, plan
 from nvfp.kernels.cuda import gemm as launcher
 from nvfp.kernels.cuda._launch import count_launches
@@ -22,6 +24,13 @@ from tests.oracles import gemm as oracle
 from tests.tolerances import check
 
 pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def every_call_is_looked_up(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that are known by their arguments leave no trace in the cache that `last_record` reads."""
+    if "know_their_kind" not in request.node.name:
+        monkeypatch.setattr(contract, "known_calls", [])
 
 
 def sides(left: QuantDType, right: QuantDType, m: int, n: int, k: int) -> tuple[Operand, Operand]:
@@ -226,3 +235,50 @@ def test_split_k_products_of_threads_on_one_stream_do_not_mix() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize("right", [fp8_e4m3, fp8_e5m2], ids=str)
+def test_a_scale_per_row_runs_as_it_is(right: QuantDType) -> None:
+    if capability() != (9, 0):
+        pytest.skip("no CUDA device: block scale modes need compute capability 9.0")
+    a, b = on_gpu(*sides(fp8_e4m3.replace(block=96), right.replace(block=96), 64, 48, 96))
+    (bias,) = on_gpu(dense(np.random.default_rng(65), (48,), BF16))
+    for extra in ({}, {"bias": bias}, {"fast_accumulation": True}):
+        gemm(a, b, dtype=BF16, **extra)
+        with count_launches() as count:
+            gemm(a, b, dtype=BF16, **extra)
+        record = last_record()
+        assert count.n == 0 and record.x.scale == record.w.scale == "OUTER_VEC_32F"
+
+
+def test_epilogues_of_the_library_are_used() -> None:
+    """Right results do not need them, but launches do. Those listed ran on an H200."""
+    rng = np.random.default_rng(66)
+    x, w, bias, aux = on_gpu(*(dense(rng, s, BF16) for s in ((64, 96), (96, 48), (48,), (64, 48))))
+    for extra, name in (
+        ({"bias": bias, "epilogue": "gelu", "aux_out": aux}, "gelu"),
+        ({"epilogue": "gelu"}, "gelu"),
+        ({"epilogue": "dgelu", "aux": aux}, "dgelu"),
+    ):
+        gemm(x, w, **extra)
+        with count_launches() as count:
+            gemm(x, w, **extra)
+        assert last_record().epilogue == name and count.n == 0
+
+
+def test_repeated_calls_know_their_kind_and_check_the_next_one() -> None:
+    """A call that ran before is found by its key; one that differs in anything checked is not."""
+    rng = np.random.default_rng(67)
+    x, w, out = on_gpu(dense(rng, (64, 96), BF16), dense(rng, (96, 48), BF16), np.zeros((64, 48), BF16))
+    first = to_numpy(gemm(x, w)).tobytes()
+    assert launcher.known(x, w, None, None, None, False, False, False, False) is not None
+    assert to_numpy(gemm(x, w, out=out)).tobytes() == first == to_numpy(gemm(x, w, out=out)).tobytes()
+    assert launcher.known(x, w, None, to_numpy(out), None, False, False, False, False) is None
+    with pytest.raises(DeviceError):
+        gemm(x, w, out=to_numpy(out))
+    with pytest.raises(ShapeError):
+        gemm(x, w, out=out[:32])
+    with pytest.raises(ArgumentError):
+        gemm(x, w, accumulate=True)
+    with pytest.raises(ShapeError):
+        gemm(x, w[:64])

@@ -2,4 +2,5 @@
 
 from tests.kernels.test_gemm import *  # noqa: F403
 from tests.kernels.test_gemm_blocks128 import *  # noqa: F403
+from tests.kernels.test_gemm_epilogues import *  # noqa: F403
 from tests.kernels.test_gemm_operands import *  # noqa: F403

@@ -17,8 +17,9 @@ from tests.kernels.gemm_operands import BF16, DENSE, F16, F32, F64, operand
 from tests.oracles.gemm import values
 
 DESCRIPTOR = (
-    tm.POINTER_MODE, tm.TRANSA, tm.TRANSB, tm.EPILOGUE, tm.BIAS_POINTER, tm.A_SCALE_POINTER, tm.B_SCALE_POINTER,
-    tm.FAST_ACCUM, tm.BIAS_DATA_TYPE, tm.A_SCALE_MODE, tm.B_SCALE_MODE,
+    tm.POINTER_MODE, tm.TRANSA, tm.TRANSB, tm.EPILOGUE_KIND, tm.BIAS_POINTER, tm.A_SCALE_POINTER, tm.B_SCALE_POINTER,
+    tm.FAST_ACCUM, tm.BIAS_DATA_TYPE, tm.A_SCALE_MODE, tm.B_SCALE_MODE, tm.AUX_POINTER, tm.AUX_LD, tm.D_SCALE_POINTER,
+    tm.AMAX_D_POINTER,
 )  # fmt: skip
 PREFERENCE = (
     tm.MAX_WORKSPACE, tm.REDUCTION_SCHEMES, tm.MIN_ALIGNMENT_A, tm.MIN_ALIGNMENT_B, tm.MIN_ALIGNMENT_C,
@@ -56,7 +57,8 @@ def test_numbers_are_those_of_the_binding() -> None:
         assert np.dtype(lt.get_matmul_preference_attribute_dtype(a.number)).itemsize == np.dtype(a.type).itemsize, a
     names = {
         lt.MatmulDescAttribute: ("POINTER_MODE", "TRANSA", "TRANSB", "EPILOGUE", "BIAS_POINTER", "A_SCALE_POINTER",
-                                 "B_SCALE_POINTER", "FAST_ACCUM", "BIAS_DATA_TYPE", "A_SCALE_MODE", "B_SCALE_MODE"),
+                                 "B_SCALE_POINTER", "FAST_ACCUM", "BIAS_DATA_TYPE", "A_SCALE_MODE", "B_SCALE_MODE",
+                                 "EPILOGUE_AUX_POINTER", "EPILOGUE_AUX_LD", "D_SCALE_POINTER", "AMAX_D_POINTER"),
         lt.MatmulPreferenceAttribute: ("MAX_WORKSPACE_BYTES", "REDUCTION_SCHEME_MASK",
                                        "MIN_ALIGNMENT_A_BYTES", "MIN_ALIGNMENT_B_BYTES",
                                        "MIN_ALIGNMENT_C_BYTES", "MIN_ALIGNMENT_D_BYTES"),
@@ -66,9 +68,14 @@ def test_numbers_are_those_of_the_binding() -> None:
     for (theirs, wanted), attributes in zip(names.items(), ours, strict=True):
         assert [int(theirs[name]) for name in wanted] == [a.number for a in attributes]
     assert {m: int(lt.MatmulMatrixScale[m]) for m in tm.SCALE_MODE} == tm.SCALE_MODE
-    assert (int(lt.Epilogue.DEFAULT), int(lt.Epilogue.BIAS)) == (tm.EPILOGUE_DEFAULT, tm.EPILOGUE_BIAS)
+    for name, number in (
+        ("DEFAULT", tm.EPILOGUE["default"]), ("BIAS", tm.EPILOGUE_BIAS), ("GELU", tm.EPILOGUE["gelu"]),
+        ("GELU_AUX_BIAS", tm.EPILOGUE["gelu"] + tm.EPILOGUE_AUX + tm.EPILOGUE_BIAS), ("DGELU", tm.EPILOGUE["dgelu"]),
+    ):  # fmt: skip
+        assert int(lt.Epilogue[name]) == number
     assert (int(lt.PointerMode.HOST), int(lt.PointerMode.DEVICE)) == (tm.POINTER_HOST, tm.POINTER_DEVICE)
-    compute = {"float32": cublas.ComputeType.COMPUTE_32F, "float64": cublas.ComputeType.COMPUTE_64F}
+    compute = {"float32": cublas.ComputeType.COMPUTE_32F, "float64": cublas.ComputeType.COMPUTE_64F,
+               "tf32": cublas.ComputeType.COMPUTE_32F_FAST_TF32}  # fmt: skip
     assert {k: int(v) for k, v in compute.items()} == tm.COMPUTE_TYPE
     found = {k: int(nvmath.CudaDataType[f"CUDA_R_{v}"]) for k, v in TYPES.items()}
     assert found == tm.DATA_TYPE
@@ -144,16 +151,16 @@ def test_bias_dtypes() -> None:
     assert [tm.bias_dtype(fp8_e4m3, fp8_e4m3, d) for d in (BF16, F16, F64)] == [BF16, F16, F64]
     for element, outputs in tm.OUTPUTS.items():
         for d in outputs:  # what the epilogue takes holds what the contract hands over
-            given = BF16 if element.startswith("float8") and d == "float32" else tm.NAMED[d]
-            assert tm.holds(tm.epilogue_bias(element, d), given)
+            narrow = element.startswith(("float8", "float4")) and d not in ("bfloat16", "float16")
+            assert tm.holds(tm.epilogue_bias(element, d), BF16 if narrow else tm.NAMED[d])
 
 
 def test_record_in_cublas_terms() -> None:
     x, w, y = Matrix("bfloat16", 40), Matrix("bfloat16", 48, transposed=True, stride=7), Matrix("float32", 24)
     record = GemmProblem(16, 24, 32, x, w, y, batch=3, bias="float32", accumulate=True, device_alpha=True)
-    assert record.layouts() == ((14, 32, 24, 48, 3, 7), (14, 32, 16, 40, 3, 0), (0, 24, 16, 24, 3, 0))
+    assert record.layouts() == ((14, 32, 24, 48, 3, 7), (14, 32, 16, 40, 3, 0), *[(0, 24, 16, 24, 3, 0)] * 2)
     assert record.attributes() == (
-        (tm.TRANSA, 1), (tm.TRANSB, 0), (tm.POINTER_MODE, 1), (tm.EPILOGUE, 4), (tm.BIAS_DATA_TYPE, 0),
+        (tm.TRANSA, 1), (tm.TRANSB, 0), (tm.POINTER_MODE, 1), (tm.EPILOGUE_KIND, 4), (tm.BIAS_DATA_TYPE, 0),
     )  # fmt: skip
     assert record.compute_types == (68, 0)
     assert hash(record) == hash(GemmProblem(16, 24, 32, x, w, y, 3, "float32", True, False, True))
@@ -161,7 +168,7 @@ def test_record_in_cublas_terms() -> None:
     plain = Matrix("float64", 32)
     wide = GemmProblem(16, 24, 32, plain, Matrix("float64", 24), Matrix("float64", 24), compute="float64")
     assert wide.compute_types == (70, 1) and str(wide).endswith(", in float64")
-    assert wide.layouts() == ((1, 24, 32, 24, 1, 0), (1, 32, 16, 32, 1, 0), (1, 24, 16, 24, 1, 0))
+    assert wide.layouts() == ((1, 24, 32, 24, 1, 0), (1, 32, 16, 32, 1, 0), *[(1, 24, 16, 24, 1, 0)] * 2)
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,9 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         _memory, "view", lambda slab, at, shape, dtype, strides=None: np.ndarray(shape, dtype, slab, at, strides)
     )
+    patch.setattr(_memory, "allocate", lambda nbytes: _empty((nbytes,), np.uint8))
+    patch.setattr(_memory, "arrays", lambda memory, pieces: [_memory.view(memory, *piece) for piece in pieces])
+    patch.setattr(_memory, "clear", lambda memory, at, nbytes: memory[at : at + nbytes].fill(0))
     patch.setattr(_memory, "address", lambda array: array.ctypes.data)
     patch.setattr(_memory, "zero", lambda slab, at, nbytes: slab[at : at + nbytes].fill(0))
     _launch._multiprocessors.cache_clear()

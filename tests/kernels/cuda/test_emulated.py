@@ -323,6 +323,13 @@ def test_moves() -> None:
     nibbles = (x % 13).astype(np.uint8)
     got = transpose.transpose(pack(nibbles), packed=True, columns=131, out=None)
     assert same_bits(got, pack(nibbles.swapaxes(1, 2)))
+    for shape in ((2, 48, 80), (288, 304)):  # whole pieces on both sides, tiles of them whole and cut
+        for dtype in (np.uint8, np.uint16):
+            pieces = np.random.default_rng(0).integers(0, 2**16, shape).astype(dtype)
+            got = transpose.transpose(pieces, packed=False, columns=shape[-1], out=None)
+            assert same_bits(got, np.ascontiguousarray(pieces.swapaxes(-1, -2)))
+        got = transpose.transpose(pack(pieces.astype(np.uint8) % 16), packed=True, columns=shape[-1], out=None)
+        assert same_bits(got, pack((pieces.astype(np.uint8) % 16).swapaxes(-1, -2)))
     matrix = nibbles[0]
     tiles = scale_layout.scale_layout(matrix.T, "tiles128x4", inverse_shape=None, out=None)
     assert same_bits(tiles, to_tiles128x4(matrix.T))

@@ -9,7 +9,7 @@ from nvfp.kernels.cuda import _norm, layer_norm, rms_norm
 from nvfp.kernels.cuda._launch import count_launches
 from tests.kernels.cuda import emulator
 from tests.kernels.cuda.test_dense_emulated import off_vectors
-from tests.kernels.dense import BF16, F32
+from tests.kernels.dense import BF16, F32, normal
 from tests.kernels.norms import call, compare, draw
 
 TWINS = (layer_norm, rms_norm)
@@ -38,6 +38,21 @@ def test_values(
         found = call(stem, TWINS, given, zero=True)
     assert count.n == (1 if not shape[0] else 4 if shape[1] > 6000 else 3)
     compare(stem, found, given, zero=True)
+
+
+def test_residual_and_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are read ahead, the sum written over x."""
+    emulator.install(monkeypatch)
+    x, dy, weight, bias = draw((150, 72), F32, F32)
+    r = normal(x.shape, F32, 4)
+    both, total = x + r, x.copy()
+    wanted = layer_norm.layer_norm(both, weight, bias)
+    found = layer_norm.layer_norm(total, weight, bias, residual=r, total=total)
+    assert np.array_equal(total, both)
+    assert all(np.array_equal(a, b) for a, b in zip(found, wanted, strict=True))
+    plain, added = (layer_norm.layer_norm_vjp(dy, both, weight, *wanted[1:], add=add)[0] for add in (None, r))
+    assert plain is not None
+    assert np.array_equal(added, plain + r)
 
 
 @STEMS
@@ -81,5 +96,5 @@ def test_constants_of_launcher_and_source_agree() -> None:
     assert f"constexpr int SPREAD = {_norm._SPREAD};" in text
     for stem in ("layer_norm", "rms_norm"):
         source = (emulator.SOURCES / f"{stem}.cu").read_text()
-        assert "PASS (1 forward, 2 backward, 3 columns, 4 finish)" in source
-    assert (_norm._FORWARD, _norm._BACKWARD, _norm._COLUMNS, _norm._FINISH) == (1, 2, 3, 4)
+        assert "PASS (1 forward, 2 backward, 3 columns, 4 finish, 5 statistics alone)" in source
+    assert (_norm._FORWARD, _norm._BACKWARD, _norm._COLUMNS, _norm._FINISH, _norm.STATISTICS) == (1, 2, 3, 4, 5)

@@ -8,7 +8,9 @@
 // Macros: T_IN (x, y, dy, dx), T_PARAM (gamma, beta and their gradients), W, LANES, ROWS, CHUNKS.
 // `shift` is 1 for zero-centred gamma, else 0; `n` is the length of a row as a float.
 #pragma once
+#include "norm_value.cuh"
 #include "pack.cuh"
+#include "reduce.cuh"
 
 #ifdef T_IN
 constexpr int WARPS = LANES < 32 ? 1 : LANES / 32;
@@ -69,12 +71,8 @@ struct Factors {
 // `phase` alternates between two pieces of shared memory, so that one barrier a call is enough.
 template <int N>
 __device__ __forceinline__ void row_sum(float (&s)[N], int& phase) {
-#pragma unroll
-  for (int k = (LANES < 32 ? LANES : 32) / 2; k > 0; k /= 2)
-#pragma unroll
-    for (int j = 0; j < N; ++j) s[j] += __shfl_xor_sync(0xffffffffu, s[j], k);
+  add_lanes<(LANES < 32 ? LANES : 32)>(s);
   if constexpr (WARPS > 1) {
-    constexpr int SPAN = WARPS > 16 ? 32 : WARPS > 8 ? 16 : WARPS > 4 ? 8 : WARPS > 2 ? 4 : 2;
     __shared__ float part[2][ROWS][WARPS][N];
     float(&mine)[WARPS][N] = part[phase][threadIdx.y];
     phase ^= 1;
@@ -82,29 +80,57 @@ __device__ __forceinline__ void row_sum(float (&s)[N], int& phase) {
 #pragma unroll
       for (int j = 0; j < N; ++j) mine[threadIdx.x / 32][j] = s[j];
     __syncthreads();
-    const int from = threadIdx.x % SPAN;
+    const int from = threadIdx.x % SPAN<WARPS>;
 #pragma unroll
     for (int j = 0; j < N; ++j) s[j] = from < WARPS ? mine[from][j] : 0.0f;
-#pragma unroll
-    for (int k = SPAN / 2; k > 0; k /= 2)
-#pragma unroll
-      for (int j = 0; j < N; ++j) s[j] += __shfl_xor_sync(0xffffffffu, s[j], k);
+    add_lanes<SPAN<WARPS>>(s);
   }
 }
 
 // y = (x - mean) rstd (shift + gamma) + beta. The variance is that of the differences to a first mean, which their own
 // mean then corrects: a large common offset costs no digits. Where a thread has one vector, the next row's is under
 // way while a row is computed.
-template <bool CENTERED>
+// STATISTICS: y is not written, but where each row's mean lies (CENTERED); with RECORD the largest magnitude of y, as
+// amax counts it, goes into up to three words.
+#ifndef RECORD
+#define RECORD 0  // 1: NaN counts as 0; 2: infinity too
+#endif
+// RESIDUAL: what is normalized is x + residual, rounded, which is written to `total` (it may be x or residual).
+#ifndef RESIDUAL
+#define RESIDUAL 0
+#endif
+#if RESIDUAL
+#define RESIDUAL_PARAMETERS , const T_IN *residual, T_IN *total
+#define RESIDUAL_ARGUMENTS , nullptr, nullptr, nullptr, nullptr, residual, total
+#else
+#define RESIDUAL_PARAMETERS
+#define RESIDUAL_ARGUMENTS
+#endif
+__device__ __forceinline__ Part sum_of(const Part& a, const Part& b) {
+  float x[W], y[W];
+  unpack(a, x);
+  unpack(b, y);
+#pragma unroll
+  for (int j = 0; j < W; ++j) x[j] += y[j];
+  return pack<T_IN, W>(x);
+}
+template <bool CENTERED, bool STATISTICS = false>
 __device__ __forceinline__ void norm(const T_IN* x, const T_PARAM* __restrict__ gamma, const T_PARAM* __restrict__ beta,
-                                     T_IN* y, float* __restrict__ mean, float* __restrict__ rstd, long long rows,
-                                     int columns, float n, float eps, float shift) {
+                                     T_IN* y, float* __restrict__ mean, float* __restrict__ rstd, const NormSizes& sizes,
+                                     Middle* __restrict__ middle = nullptr, float* word = nullptr, float* also = nullptr,
+                                     float* and_also = nullptr, const T_IN* residual = nullptr, T_IN* total = nullptr) {
   constexpr bool AHEAD = CHUNKS == 1;
+  const long long rows = sizes.rows;
+  const int columns = sizes.columns;
+  const float n = sizes.length, eps = sizes.eps, shift = sizes.shift;
   const long long step = (long long)gridDim.x * ROWS;
   int phase = 0;
-  Held next;
+  unsigned most = 0;
+  Held next, added;
   auto fetch = [&](long long r) {
-    if (r < rows) next.load(x + r * columns, columns / W);
+    if (r >= rows) return;
+    next.load(x + r * columns, columns / W);
+    if constexpr (RESIDUAL) added.load(residual + r * columns, columns / W);
   };
   if constexpr (AHEAD) fetch((long long)blockIdx.x * ROWS + threadIdx.y);
   for (long long first = (long long)blockIdx.x * ROWS; first < rows; first += step) {
@@ -112,78 +138,117 @@ __device__ __forceinline__ void norm(const T_IN* x, const T_PARAM* __restrict__ 
     const int vectors = r < rows ? columns / W : 0;
     const T_IN* row = x + r * columns;
     if constexpr (!AHEAD) fetch(r);
-    const Held held = next;
+    Held held = next;
+    if constexpr (RESIDUAL) {
+      each(vectors, [&](int i, int v) {
+        const long long at = r * columns + (long long)v * W;
+        const Part sum = CHUNKS > 0 ? sum_of(held.part[i], added.part[i])
+                                    : sum_of(load_words<T_IN, W>(x + at), load_words<T_IN, W>(residual + at));
+        keep_words(total + at, sum);
+        held.part[i] = sum;
+      });
+      row = total + r * columns;  // (where CHUNKS = 0: each thread reads again what it has written)
+    }
     if constexpr (AHEAD) fetch(r + step);
-    float base = 0.0f, rest = 0.0f, variance;
+    Middle at = {0.0f, 0.0f};
+    float variance;
     if constexpr (CENTERED) {
-      float total[1] = {0.0f};
+      float total[1] = {0.0f}, s[2] = {0.0f, 0.0f};
       each(vectors, [&](int i, int v) {
         float p[W];
         held.get(row, i, v, p);
-#pragma unroll
-        for (int j = 0; j < W; ++j) total[0] += p[j];
+        add_values(total, p);
       });
       row_sum(total, phase);
-      base = total[0] / n;
-      float s[2] = {0.0f, 0.0f};
+      at.base = total[0] / n;
       each(vectors, [&](int i, int v) {
         float p[W];
         held.get(row, i, v, p);
-#pragma unroll
-        for (int j = 0; j < W; ++j) {
-          const float d = p[j] - base;
-          s[0] += d;
-          s[1] = fmaf(d, d, s[1]);
-        }
+        add_differences(s, p, at.base);
       });
       row_sum(s, phase);
-      rest = s[0] / n;
-      variance = fmaf(-rest, rest, s[1] / n);
-      variance = variance < 0.0f ? 0.0f : variance;  // NaN stays
+      at.rest = s[0] / n;
+      variance = variance_of(s, n);
     } else {
       float s[1] = {0.0f};
       each(vectors, [&](int i, int v) {
         float p[W];
         held.get(row, i, v, p);
-#pragma unroll
-        for (int j = 0; j < W; ++j) s[0] = fmaf(p[j], p[j], s[0]);
+        add_squares(s, p);
       });
       row_sum(s, phase);
-      variance = s[0] / n;
+      variance = variance_of(s, n);
     }
-    const float scale = 1.0f / sqrtf(variance + eps);
+    const float scale = rstd_of(variance, eps);
     T_IN* out = y + r * columns;
-    each(vectors, [&](int i, int v) {
-      float p[W], g[W], q[W];
-      held.get(row, i, v, p);
-      Factors::read(gamma, v, shift, g);
+    if constexpr (!STATISTICS || RECORD)
+      each(vectors, [&](int i, int v) {
+        float p[W], g[W], q[W];
+        held.get(row, i, v, p);
+        Factors::read(gamma, v, shift, g);
 #pragma unroll
-      for (int j = 0; j < W; ++j) q[j] = ((CENTERED ? (p[j] - base) - rest : p[j]) * scale) * g[j];
-      if (CENTERED && beta) {
-        float b[W];
-        unpack(load_words<T_PARAM, W>(beta + (long long)v * W), b);
+        for (int j = 0; j < W; ++j) q[j] = normalized<CENTERED>(p[j], at, scale, g[j]);
+        if (CENTERED && beta) {
+          float b[W];
+          unpack(load_words<T_PARAM, W>(beta + (long long)v * W), b);
 #pragma unroll
-        for (int j = 0; j < W; ++j) q[j] += b[j];
-      }
-      keep_words(out + (long long)v * W, pack<T_IN, W>(q));
-    });
+          for (int j = 0; j < W; ++j) q[j] += b[j];
+        }
+        const Part rounded = pack<T_IN, W>(q);
+        if constexpr (STATISTICS) {
+          unpack(rounded, q);
+#pragma unroll
+          for (int j = 0; j < W; ++j) most = max(most, counted<RECORD == 2>(q[j]));
+        } else {
+          keep_words(out + (long long)v * W, rounded);
+        }
+      });
     if (r < rows && threadIdx.x == 0) {
-      if constexpr (CENTERED) mean[r] = base + rest;
+      if constexpr (CENTERED) {
+        if (mean) mean[r] = at.base + at.rest;
+        if constexpr (STATISTICS) middle[r] = at;
+      }
       rstd[r] = scale;
     }
+  }
+  if constexpr (STATISTICS && RECORD) {
+    constexpr int ALL_WARPS = (LANES * ROWS + 31) / 32;
+    __shared__ unsigned part[ALL_WARPS];
+    const int thread = threadIdx.y * LANES + threadIdx.x;
+    most = lanes_max<32>(most);
+    if (thread % 32 == 0) part[thread / 32] = most;
+    __syncthreads();
+    if (thread != 0) return;
+#pragma unroll
+    for (int k = 1; k < ALL_WARPS; ++k) most = max(most, part[k]);
+    record_max(word, most);
+    if (also) record_max(also, most);
+    if (and_also) record_max(and_also, most);
   }
 }
 
 // With t = (x - mean) rstd and g = dy (shift + gamma): dx = rstd (g - mean(g) - t mean(g t)) (uncentred: without
 // mean(g)); null: not wanted. Where CHUNKS > 0 each block also adds up dy t (and dy) over its rows, and writes one
 // row of `partial` [1 or 2][blocks, columns] each (null: not wanted).
+// ADD: another gradient `add` of x is added to the rounded dx.
 // The factors stay in registers for all rows of a block, and the next row's x and dy are under way while a row is
 // computed, where registers can hold both.
+#ifndef ADD
+#define ADD 0
+#endif
+#if ADD
+#define ADD_PARAMETER , const T_IN* add
+#define ADD_ARGUMENT , add
+#else
+#define ADD_PARAMETER
+#define ADD_ARGUMENT
+#endif
 template <bool CENTERED>
 __device__ __forceinline__ void norm_vjp(const T_IN* __restrict__ dy, const T_IN* __restrict__ x,
                                          const T_PARAM* __restrict__ gamma, const float* __restrict__ mean,
                                          const float* __restrict__ rstd, T_IN* __restrict__ dx,
-                                         float* __restrict__ partial, long long rows, int columns, float n, float shift) {
+                                         float* __restrict__ partial, long long rows, int columns, float n, float shift,
+                                         const T_IN* add = nullptr) {
   constexpr int SUMS = CENTERED ? 2 : 1;
   constexpr bool AHEAD = HELD * W <= 16;
   float total[SUMS][HELD * W] = {};
@@ -232,6 +297,8 @@ __device__ __forceinline__ void norm_vjp(const T_IN* __restrict__ dy, const T_IN
       }
     });
     if (!dx) continue;
+    Held more;
+    if constexpr (ADD) more.load(add + r * columns, vectors);
     row_sum(s, phase);
     // rstd (w - level - t along) with t = (x - mean) rstd, as two fused products of w and x - mean
     const float along = -(scale * scale) * (s[0] * share), level = CENTERED ? -scale * (s[SUMS - 1] * share) : 0.0f;
@@ -246,7 +313,9 @@ __device__ __forceinline__ void norm_vjp(const T_IN* __restrict__ dy, const T_IN
         const float w = d[j] * g[j];
         q[j] = fmaf(CENTERED ? p[j] - base : p[j], along, CENTERED ? fmaf(w, scale, level) : w * scale);
       }
-      keep_words(out + (long long)v * W, pack<T_IN, W>(q));
+      Part rounded = pack<T_IN, W>(q);
+      if constexpr (ADD) rounded = sum_of(rounded, CHUNKS > 0 ? more.part[i] : load_words<T_IN, W>(add + r * columns + (long long)v * W));
+      keep_words(out + (long long)v * W, rounded);
     });
   }
   if constexpr (CHUNKS > 0) {

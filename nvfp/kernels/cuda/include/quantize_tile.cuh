@@ -122,12 +122,16 @@ __device__ __forceinline__ Codes encode_piece(const float (&x)[PIECE], const Blo
 #if ROUNDING
 struct Streams { Random row, col; };
 
+// Aligned: e starts a group of them.
+template <bool Aligned>
 __device__ __forceinline__ Numbers piece_numbers(const Random& random, long long e) {
-  if constexpr (ROUNDING == 1) return sixteen_numbers(random, (unsigned long long)e);
+  if constexpr (ROUNDING == 1) return sixteen_numbers<Aligned>(random, (unsigned long long)e);
   else return Numbers{};  // zeros
 }
-__device__ __forceinline__ Numbers row_numbers(const Streams& s, long long e) { return piece_numbers(s.row, e); }
-__device__ __forceinline__ Numbers col_numbers(const Streams& s, long long e) { return piece_numbers(s.col, e); }
+template <bool Aligned = false>
+__device__ __forceinline__ Numbers row_numbers(const Streams& s, long long e) { return piece_numbers<Aligned>(s.row, e); }
+template <bool Aligned = false>
+__device__ __forceinline__ Numbers col_numbers(const Streams& s, long long e) { return piece_numbers<Aligned>(s.col, e); }
 
 __device__ __forceinline__ Codes encode_piece(const float (&x)[PIECE], const Block& b, const Numbers& numbers) {
   constexpr int PER = Element::PACKED ? 8 : 4, BITS = Element::PACKED ? 4 : 8;
@@ -143,7 +147,9 @@ __device__ __forceinline__ Codes encode_piece(const float (&x)[PIECE], const Blo
 #else
 struct Streams {};
 struct Numbers {};
+template <bool Aligned = false>
 __device__ __forceinline__ Numbers row_numbers(const Streams&, long long) { return {}; }
+template <bool Aligned = false>
 __device__ __forceinline__ Numbers col_numbers(const Streams&, long long) { return {}; }
 __device__ __forceinline__ Codes encode_piece(const float (&x)[PIECE], const Block& b, const Numbers&) { return encode_piece(x, b); }
 #endif

@@ -64,8 +64,14 @@ __device__ __forceinline__ unsigned encode_random_one(float x, float multiplier,
   if constexpr (EIGHT) return e2m1_random_magnitude(__fmul_rn(x, multiplier), numbers.word[i / 4], i % 4) - E2M1_BASE;
   else return random_code(x, unmarked(multiplier), numbers.at(i));
 }
+__device__ __forceinline__ unsigned encode_random8(float (&y)[PER_WORD], const Numbers& numbers, int w) {
+#pragma unroll
+  for (int i = 0; i < PER_WORD; ++i) y[i] = fabsf(y[i]);
+  return e2m1_random8(y, numbers.word[2 * w], numbers.word[2 * w + 1]);
+}
 #else
 __device__ __forceinline__ unsigned encode_random_one(float, float, const Numbers&, int) { return 0; }
+__device__ __forceinline__ unsigned encode_random8(float (&)[PER_WORD], const Numbers&, int) { return 0; }
 #endif
 constexpr int CODE_BITS = Element::PACKED ? 4 : 8;
 
@@ -80,10 +86,12 @@ __device__ __forceinline__ Codes encode_values(const Values& v, float multiplier
     for (int i = 0; i < PER_WORD; ++i) y[i] = __fmul_rn(value(v, PER_WORD * w + i), multiplier);
     if constexpr (EIGHT && PER == 2) signs = row_signs(v.word + 4 * w);
     else if constexpr (EIGHT && ROUNDING) signs = signs8(y);
-    if constexpr (ROUNDING) {
+    if constexpr (ROUNDING && EIGHT) {
+      codes.word[w] = encode_random8(y, numbers, w) | signs;
+    } else if constexpr (ROUNDING) {
 #pragma unroll
-      for (int i = 0; i < PER_WORD; ++i) word += encode_random_one(value(v, PER_WORD * w + i), multiplier, numbers, PER_WORD * w + i) << CODE_BITS * i;
-      codes.word[w] = word | signs;
+      for (int i = 0; i < PER_WORD; ++i) word |= encode_random_one(value(v, PER_WORD * w + i), multiplier, numbers, PER_WORD * w + i) << CODE_BITS * i;
+      codes.word[w] = word;
     } else {
       codes.word[w] = encode_word(y, signs);
     }
@@ -99,6 +107,12 @@ struct Transposed {
 };
 constexpr int TURN = DOWN / (Element::PACKED ? 2 : 1);  // words of a line that a warp writes
 __device__ __forceinline__ int turn_of(int piece) { return TURN * (piece % ACROSS); }
+
+// Columns in a thread (quantize_turned.cuh) write 8 bytes of 4 neighbouring lines: other turns, and every other 32 lines
+// in pairs that have changed places.
+constexpr bool TURNED = TURNS && COL && ACROSS == 8 && IS_E2M1<Element> && FAMILY == TWO_LEVEL && NAN_BLOCK && PER == 2 && (ROUNDING || ROTATE);
+__device__ __forceinline__ int line_of(int c) { return TURNED ? c ^ (c / 32 & 1) : c; }
+__device__ __forceinline__ int turn_of_line(int c) { return TURNED ? 2 * (c / 4 % 8) : turn_of(c / PIECE); }
 
 // The thread's codes of column c of its piece, 4 of them.
 __device__ __forceinline__ void put_column(Transposed& to, int c, unsigned codes) {
@@ -189,8 +203,8 @@ __device__ __forceinline__ void store_columns(const Transposed& from, const Targ
   unsigned char* to = code_address(t, r, column);
 #pragma unroll
   for (int k = 0; k < COLUMNS / LINES; ++k, r += LINES, to += LINES * t.pitch) {
-    const int c = threadIdx.x / PER_LINE + k * LINES, at = threadIdx.x % PER_LINE, turn = turn_of(c / PIECE);
-    uint4 w = from.line[c][at ^ turn / 4];
+    const int c = threadIdx.x / PER_LINE + k * LINES, at = threadIdx.x % PER_LINE, turn = turn_of_line(c);
+    uint4 w = from.line[line_of(c)][at ^ turn / 4];
     if constexpr (TURN % 4 != 0) {
       if (turn & 2) w = {w.z, w.w, w.x, w.y};
     }
@@ -209,7 +223,8 @@ __device__ __forceinline__ void store_columns(const Transposed& from, const Targ
   }
 }
 
-// Packed column codes are stored 32 at a time.
+// Packed column codes are stored 32 at a time; pieces of a whole tile draw their random numbers together.
 __device__ __forceinline__ bool tile128_is_whole(const Source& s, const Origin& o, const Target& row, const Target& col) {
-  return tile_is_whole(s, o, row.aligned, col.aligned) && (!COL || !Element::PACKED || col.pitch % 16 == 0);
+  return tile_is_whole(s, o, row.aligned, col.aligned) && (!COL || !Element::PACKED || col.pitch % 16 == 0) &&
+         (ROUNDING != 1 || s.columns % PIECE == 0);
 }

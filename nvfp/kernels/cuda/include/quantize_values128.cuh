@@ -1,13 +1,20 @@
 // What a thread holds of a tile of 128 x 128 (see quantize_tile128.cuh): its place, its values as they lie in memory,
 // their maxima, and how scales leave.
 //
-// Macros: those of quantize_tile.cuh but TILE_COLUMNS and HELD; ACROSS (8 unless set, or 4).
+// Macros: those of quantize_tile.cuh but TILE_COLUMNS and HELD; ACROSS (8 unless set, or 4), ROTATE (the column copy is that
+// of the rotated matrix; 0 unless set).
 #pragma once
 #define TILE_COLUMNS 128
 #define HELD 4
 #include "quantize_tile.cuh"
 #ifndef ACROSS
 #define ACROSS 8
+#endif
+#ifndef ROTATE
+#define ROTATE 0
+#endif
+#ifndef TURNS  // 1 with quantize_turned.cuh
+#define TURNS 0
 #endif
 
 constexpr int WARPS = THREADS / 32, DOWN = 32 / ACROSS, ABREAST = PIECES / ACROSS;  // ABREAST: warps side by side
@@ -17,8 +24,22 @@ template <class T> constexpr bool HALF = false;
 template <> constexpr bool HALF<__half> = true;
 
 // Blocks per multiprocessor that registers must allow: as many as go without local memory.
-#if ROUNDING
-constexpr int AT_ONCE = sizeof(T_IN) < 4 ? 2 : 1;
+#ifndef INPUT
+#define INPUT 0
+#endif
+#ifdef INPUT_BLOCKS
+constexpr int AT_ONCE = INPUT_BLOCKS;
+#elif INPUT == 1 && !defined(BIAS_GRAD) && !ROUNDING && !ROTATE && defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 1000
+constexpr int AT_ONCE = sizeof(T_IN) < 4 ? 3 : 2;
+#elif INPUT && INPUT < 5
+constexpr int AT_ONCE = sizeof(T_IN) < 4 || (INPUT < 3 && !ROUNDING && !ROTATE) ? 2 : 1;
+#elif ROUNDING || ROTATE
+#if ROUNDING && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 && __CUDA_ARCH__ < 1200
+constexpr int TURNED_AT_ONCE = 1;  // NVRTC 13.5 leaves registers in local memory at 2 and 3, whatever it has of them
+#else
+constexpr int TURNED_AT_ONCE = 3;
+#endif
+constexpr int AT_ONCE = sizeof(T_IN) == 4 ? 1 : TURNS && ACROSS == 8 ? TURNED_AT_ONCE : 2;
 #else
 constexpr bool NVFP4 = IS_E2M1<Element> && FAMILY == TWO_LEVEL && NAN_BLOCK && ACROSS == 8;  // blocks of 16
 constexpr int AT_ONCE = sizeof(T_IN) == 4 || !NVFP_HARDWARE_FP8 || (Element::PACKED && HALF<T_IN>) ? 2 : NVFP4 ? 4 : 3;

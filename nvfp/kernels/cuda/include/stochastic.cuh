@@ -31,7 +31,53 @@ __device__ __forceinline__ unsigned encode_random(float x, unsigned r) {
   }
 }
 
-// encode_random of E2M1 by a byte of a word, as e2m1_magnitude has it: lines rounded down. NaN gives some code.
+// Magnitudes of two products as float16 of a 2^14th, cut off: the E2M1 code is in bits 9 to 11 (numbers below 1 have one
+// step there, as subnormals do), its fraction below. What is added first is the rounding of the float32 sum in the rule:
+// sums from 1/2 - 2^-26 on become 1/2, if they are not exact; all others are exact or cannot reach the grid.
+__device__ __forceinline__ unsigned e2m1_fraction2(float a0, float a1) {
+  constexpr float UNIT = 1.0f / (float)(1 << 14);
+  const float bit = __uint_as_float((127u - 40u) << 23);
+  const float y0 = __fmaf_rz(a0, UNIT, bit), y1 = __fmaf_rz(a1, UNIT, bit);
+#ifdef __CUDA_ARCH__
+  unsigned both;
+  asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y1), "f"(y0));
+  return both;
+#else
+  using Half = Format<16, 5, 10, 15, 0x7bff, 0x7fff, 0x7c00, 7>;
+  return encode_toward_zero<Half, false>(y0) | encode_toward_zero<Half, false>(y1) << 16;
+#endif
+}
+
+// encode_random of E2M1 for the magnitudes of two products; the numbers are the lower bytes of the halves of `random`.
+// The codes are in bits 9 to 11 of the halves, zeros above; NaN gives some code.
+__device__ __forceinline__ unsigned e2m1_random2(float a0, float a1, unsigned random) {
+  return __vminu2(e2m1_fraction2(a0, a1) + 2u * random, 0x0fff0fffu);
+}
+__device__ __forceinline__ unsigned even_bytes(unsigned word) { return word & 0x00ff00ffu; }
+__device__ __forceinline__ unsigned odd_bytes(unsigned word) { return __byte_perm(word, 0u, 0x4341); }
+
+// The bits of `a` under a mask, those of `b` beside it: one instruction, which the compiler does not always find.
+__device__ __forceinline__ unsigned select_bits(unsigned mask, unsigned a, unsigned b) {
+#ifdef __CUDA_ARCH__
+  unsigned both;
+  asm("lop3.b32 %0, %1, %2, %3, 0xd8;" : "=r"(both) : "r"(b), "r"(a), "r"(mask));
+  return both;
+#else
+  return (a & mask) | (b & ~mask);
+#endif
+}
+
+// Four of them by the bytes of a word: as nibbles in byte 1 (the first and second one) and byte 3.
+__device__ __forceinline__ unsigned e2m1_random4(const float* a, unsigned random) {
+  const unsigned even = e2m1_random2(a[0], a[2], even_bytes(random)), odd = e2m1_random2(a[1], a[3], odd_bytes(random));
+  return select_bits(0xf000f000u, odd << 3, even >> 1);
+}
+// Eight of them in a word.
+__device__ __forceinline__ unsigned e2m1_random8(const float* a, unsigned random0, unsigned random1) {
+  return __byte_perm(e2m1_random4(a, random0), e2m1_random4(a + 4, random1), 0x7531);
+}
+
+// The same for one product by a byte of a word, as e2m1_magnitude has it: lines rounded down.
 __device__ __forceinline__ unsigned e2m1_random_magnitude(float x, unsigned word, int byte) {
   const float a = fabsf(x), r = __fadd_rn(__uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 | byte)), -8388608.0f);
   const unsigned e = max(__float_as_uint(a) & 0x7f800000u, 127u << 23);
@@ -82,13 +128,14 @@ struct Numbers {
   }
 };
 
-// Elements e to e + 15. An e that starts no group takes one group more and shifts it into place.
+// Elements e to e + 15. An e that starts no group (never so if Aligned) takes one group more and shifts it into place.
+template <bool Aligned = false>
 __device__ __forceinline__ Numbers sixteen_numbers(const Random& random, unsigned long long e) {
   constexpr int GROUPS = RANDOM_BITS / 8;
   Numbers numbers;
   unsigned w[4 * GROUPS + 4];
   const unsigned long long first = e * RANDOM_BITS / 128;
-  const unsigned off = (unsigned)(e * RANDOM_BITS % 128);  // bits
+  const unsigned off = Aligned ? 0u : (unsigned)(e * RANDOM_BITS % 128);  // bits
 #pragma unroll
   for (int g = 0; g <= GROUPS; ++g) {
     const uint4 v = g < GROUPS || off ? random.words(first + g) : uint4{0, 0, 0, 0};
@@ -96,6 +143,11 @@ __device__ __forceinline__ Numbers sixteen_numbers(const Random& random, unsigne
     w[4 * g + 1] = v.y;
     w[4 * g + 2] = v.z;
     w[4 * g + 3] = v.w;
+  }
+  if (off == 0) {
+#pragma unroll
+    for (int i = 0; i < Numbers::WORDS; ++i) numbers.word[i] = w[i];
+    return numbers;
   }
 #pragma unroll
   for (int step = 2; step > 0; step /= 2) {

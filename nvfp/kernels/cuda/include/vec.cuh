@@ -26,17 +26,24 @@ __device__ __forceinline__ Vec<T, N> load_vec(const T* p) {
   return v;
 }
 
+// EVICT_FIRST: what is stored makes way in L2 for what the kernel reads a second time.
+#ifdef EVICT_FIRST
+#define STORE "st.global.cs"
+#else
+#define STORE "st.global"
+#endif
+
 // One store instruction each: the compiler may split the plain store of a struct.
 __device__ __forceinline__ void store_words(void* p, uint4 v) {
 #ifdef __CUDA_ARCH__
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+  asm volatile(STORE ".v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 #else
   *static_cast<uint4*>(p) = v;
 #endif
 }
 __device__ __forceinline__ void store_words(void* p, uint2 v) {
 #ifdef __CUDA_ARCH__
-  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y) : "memory");
+  asm volatile(STORE ".v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y) : "memory");
 #else
   *static_cast<uint2*>(p) = v;
 #endif

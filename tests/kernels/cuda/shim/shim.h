@@ -178,6 +178,13 @@ inline float __fmaf_rd(float a, float b, float c) {
   std::fesetround(FE_TONEAREST);
   return sum;
 }
+inline float __fmaf_rz(float a, float b, float c) {
+  volatile float x = a, y = b, z = c;
+  std::fesetround(FE_TOWARDZERO);
+  volatile float sum = std::fma(x, y, z);
+  std::fesetround(FE_TONEAREST);
+  return sum;
+}
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return (unsigned long long)((unsigned __int128)a * b >> 64);
@@ -194,6 +201,9 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
 }
 inline unsigned __vmaxu2(unsigned a, unsigned b) {
   return std::max(a & 0xffff0000u, b & 0xffff0000u) | std::max(a & 0xffffu, b & 0xffffu);
+}
+inline unsigned __vminu2(unsigned a, unsigned b) {
+  return std::min(a & 0xffff0000u, b & 0xffff0000u) | std::min(a & 0xffffu, b & 0xffffu);
 }
 inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 template <class F, class X> inline F shim_toward_zero(X x) {
