@@ -1,7 +1,7 @@
 """Put the figures of a run into RESULTS.md: ``python benchmarks/results.py run.json [--keep]``.
 
-A run on the CPU replaces the CPU section, one on a GPU the GPU section; the rest of the page stays. With ``--keep`` so do
-the rows that the run lacks (``run.py --only``), with a star and the line that says what they stand on.
+A run on the CPU replaces the CPU section, one on a GPU the GPU section; the rest of the page stays. With ``--keep``
+the rows that the run lacks (``run.py --only``) stay too, with a star and the line that says what they stand on.
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ def quantize(
             rounded to the dtype of ``x``) instead of ``x``, with the same bits as in two steps. On CUDA the result
             is not written where tiles of 128 x 128 take the format: one float32 scale per tensor, blocks of 16 or 32
             along one axis, blocks of 128 and 128 x 128; rows contiguous, no rotation, no convention. A maximum
-            that is not given takes a pass of its own, which applies the function too. Elsewhere it is applied first.
+            that is not given takes a pass of its own, which applies norms and ReLU kinds too. Elsewhere the function
+            is applied first.
         bias_grad: True, or a dtype: also return the column sums of what is quantized, `kernels.bias_grad` of it, in
             the dtype of ``x`` or this one, as ``OperandPair.bias_grad``; from the same pass where that fuses.
         scale_layout: ``"tiles128x4"`` writes 8-bit block scales of matrix sides in the order of

@@ -50,8 +50,8 @@ def cast(
         return out
     macros = _defines(x.dtype, dtype, source, target, overflow, rounding)
     if strides == ((1,), (1,)) and aligned(x) and aligned(out):
-        sizes = x.dtype.itemsize, dtype.itemsize
-        per = min(16 // min(sizes), 32 // max(sizes))  # = cast.cu's PER
+        read, written = x.dtype.itemsize, dtype.itemsize  # below: cast.cu's PER
+        per = 16 // written if written > read else min(16 // written, 32 // read)
         grid = grid_for(n, THREADS, per_thread=per, per_sm=32)
         launch(kernel("cast.cu", "cast_flat", macros), grid, (THREADS,), (x, out, n))
     else:

@@ -22,7 +22,7 @@ from nvfp.kernels.cuda._loader import Defines, Instance
 from nvfp.kernels.cuda._memory import aligned
 from nvfp.kernels.cuda._quantize_call import Ready, ready
 from nvfp.kernels.cuda._quantize_generic import defines as generic_defines, generic_view
-from nvfp.kernels.cuda._quantize_input import GATED, GATED_GRADIENT, find_way, open_front
+from nvfp.kernels.cuda._quantize_input import GATED, GATED_GRADIENT, find_way, open_front, worth_twice
 from nvfp.kernels.cuda._quantize_levels import level_defines
 from nvfp.kernels.cuda._quantize_plan import BFLOAT16, FLOAT32, Job, Plan, plan
 from nvfp.kernels.cuda._quantize_rotated import rotated_at_once
@@ -193,6 +193,9 @@ def _at_once(
     """`quantize_input` by one tile kernel, or None."""
     per_tensor = fmt.block is None and scale is None
     if rotation is not None or steps != PLAIN or (per_tensor and fmt.nonfinite == "nan_block"):
+        return None
+    takes = per_tensor or (fmt.tensor_scale and scale is None)
+    if takes and _lacks(row, col, amax, tensor_scale) and not worth_twice(f):
         return None
     front = open_front(x, f)
     if front is None:
