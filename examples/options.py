@@ -13,7 +13,7 @@ RECIPES: dict[str, recipes.Recipe | None] = {
     "fp8-current": recipes.Float8CurrentScaling(),
     "fp8-block": recipes.Float8BlockScaling(),
     "mxfp8": recipes.MXFP8BlockScaling(),
-    "nvfp4": recipes.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True),
+    "nvfp4": recipes.NVFP4BlockScaling(),
 }
 # name -> (what it is, default by model); None: the model has no such option.
 NUMBERS: dict[str, tuple[str, dict[str, float | None]]] = {

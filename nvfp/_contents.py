@@ -247,6 +247,7 @@ from nvfp.arrays.ranges import (
     triu as triu,
 )
 from nvfp.autograd import (
+    checkpoint as checkpoint,
     custom_vjp as custom_vjp,
     enable_grad as enable_grad,
     grad as grad,
@@ -260,9 +261,19 @@ from nvfp.files import (
     save as save,
     save_checkpoint as save_checkpoint,
 )
-from nvfp.inspect import compare_formats as compare_formats, quant_error as quant_error
+from nvfp.inspect import (
+    alignment as alignment,
+    compare_formats as compare_formats,
+    explain_recipe as explain_recipe,
+    is_fp8_available as is_fp8_available,
+    is_fp8_block_scaling_available as is_fp8_block_scaling_available,
+    is_mxfp8_available as is_mxfp8_available,
+    is_nvfp4_available as is_nvfp4_available,
+    quant_error as quant_error,
+)
 from nvfp.kernels.cublaslt.plan import gemm_stats as gemm_stats
 from nvfp.kernels.cublaslt.tuning import tune as tune
+from nvfp.nn import quantized_model_init as quantized_model_init
 from nvfp.nn.functional.attention import explain_attention as explain_attention
 from nvfp.recipes import autocast as autocast
 

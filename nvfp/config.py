@@ -32,6 +32,7 @@ SWITCHES: dict[str, Switch] = {
             "NVFP_DEVICE", "", "Default device, e.g. `cpu` or `cuda:0`. Unset: the first usable CUDA device, else CPU."
         ),
         Switch("NVFP_DEBUG", "0", "`1`: check indices on CUDA and raise (costs a synchronisation per check)."),
+        Switch("NVFP_NVTX", "0", "`1`: NVTX ranges by module and stem for profilers (`nf.inspect.nvtx`)."),
         Switch("NVFP_CACHE_DIR", "", "Folder of compiled CUDA kernels and tuning files. Unset: `~/.cache/nvfp`."),
         Switch("NVFP_NUM_THREADS", "", "Threads of the CPU kernels. Unset: the CPUs this process may use."),
         Switch("NVFP_GEMM_CACHE", "256", "How many GEMM plans are kept per device."),

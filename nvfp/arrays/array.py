@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from nvfp.arrays.interop import Interop
+from nvfp.arrays.main_grad import MainGrad
 from nvfp.arrays.methods import Methods
 from nvfp.arrays.namespace import check_version
 from nvfp.arrays.operators import Operators
@@ -32,7 +33,7 @@ _CPU = Device("cpu")
 KIND_RANKS = {"b": 0, "u": 1, "i": 1, "f": 2, "V": 2, "c": 3}  # of dtype kinds (V: ml_dtypes)
 
 
-class Array(Operators, Methods, Interop):
+class Array(Operators, Methods, Interop, MainGrad):
     """A dense array on one device. Make one with `nf.asarray`, `nf.zeros` or `nf.random`.
 
     Attributes:
@@ -134,7 +135,7 @@ class Array(Operators, Methods, Interop):
         elif not value:
             self._node = None
         elif self._node is None:
-            if not self._differentiable:
+            if not self._trainable:
                 raise DTypeError(
                     message("requires_grad", "a floating dtype", self.dtype, "cast it to a float dtype first")
                 )
@@ -208,6 +209,10 @@ class Array(Operators, Methods, Interop):
         return dtype == bfloat16 or (dtype.kind == "f" and not is_narrow(dtype))
 
     @property
+    def _trainable(self) -> bool:
+        return self._differentiable
+
+    @property
     def _version(self) -> int:
         return 0 if self._storage is None else self._storage.version
 
@@ -226,7 +231,10 @@ class Array(Operators, Methods, Interop):
             return self
         return wrap(cast(raw, raw.dtype))
 
-    def _add_(self, other: Array) -> None:
+    def _add_(self, other: Array, *, fresh: bool = False) -> None:
+        if fresh:
+            self.storage.write_(other.raw)
+            return
         elementwise("add", self.raw, other.raw, dtype=self.dtype, out=self.raw)
         self.storage.touch()
 

@@ -13,9 +13,9 @@ from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.parts import operand_of, shown
 from nvfp.arrays.printing import format_values
 from nvfp.arrays.registry import nf
-from nvfp.arrays.storage import Storage
+from nvfp.arrays.storage import QuantizedStorage, Storage
 from nvfp.autograd.tape import Leaf, Node
-from nvfp.dtypes.dense import is_narrow
+from nvfp.dtypes.dense import float32, is_narrow
 from nvfp.dtypes.formats import QuantDType
 from nvfp.errors import DTypeError, message
 from nvfp.kernels.operand import Operand
@@ -164,11 +164,25 @@ class QuantizedArray(Array):
         do = "export q.codes and q.scale"
         raise BufferError(message("dlpack", "one buffer", f"{self.dtype} in two or three", do))
 
+    def get_high_precision_init_val(self) -> Array | None:
+        """The values that a quantized parameter was made from, on the CPU, where they have been kept (TE's name).
+
+        See `nf.quantized_model_init`; None for other arrays, and after `clear_high_precision_init_val`.
+        """
+        return getattr(self._storage, "initial", None)
+
+    def clear_high_precision_init_val(self) -> None:
+        """Forget the first values of a quantized parameter."""
+        if self.get_high_precision_init_val() is not None:
+            self._storage.initial = None  # type: ignore[union-attr]
+
     def __reduce__(self) -> tuple[Any, ...]:
         q = blocks.plain(self.operand)
         raws = (q.codes, q.scale, q.tensor_scale)
         parts = tuple(None if raw is None else np.array(nf.asnumpy(wrap(raw)), order="C") for raw in raws)
-        return _unpickled, (parts, q.format, q.shape, q.axis, str(self.device), self.is_parameter)
+        kept = (self._storage.dtype, self._storage.amax_epsilon) if type(self._storage) is QuantizedStorage else None
+        flags = (self.is_parameter, type(self._node) is Leaf, kept)
+        return _unpickled, (parts, q.format, q.shape, q.axis, str(self.device), *flags)
 
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
         self._refuse("setitem")
@@ -192,6 +206,16 @@ class QuantizedArray(Array):
     @property
     def _differentiable(self) -> bool:
         return False  # a constant, or the straight-through result of a dense array
+
+    @property
+    def _trainable(self) -> bool:
+        return type(self._storage) is QuantizedStorage  # a parameter of `nf.quantized_model_init`
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> QuantizedArray:
+        make, parts = self.__reduce__()
+        made: QuantizedArray = make(*parts)
+        memo[id(self)] = made
+        return made
 
     def _own(self) -> QuantizedArray:
         copied: Any = nf.copy(self.detach())
@@ -220,10 +244,30 @@ def quantized(operand: Operand, node: Node | Leaf | None = None, storage: Storag
     return x
 
 
+def dense_dtype(x: Array) -> Any:
+    """Return the dtype that gradients of an Array have: its own, or the one a quantized parameter was made from.
+
+    Args:
+        x: dense, or quantized (float32 where it does not say).
+    """
+    if not isinstance(x, QuantizedArray):
+        return x.dtype
+    return getattr(x._storage, "dtype", float32)
+
+
 def _unpickled(
-    parts: tuple[Any, Any, Any], format: QuantDType, shape: tuple[int, ...], axis: int, device: str, is_parameter: bool
+    parts: tuple[Any, Any, Any],
+    format: QuantDType,
+    shape: tuple[int, ...],
+    axis: int,
+    device: str,
+    is_parameter: bool,
+    requires_grad: bool = False,
+    kept: tuple[Any, float] | None = None,
 ) -> Array:
     codes, scale, word = (None if part is None else nf.asarray(part, device=device).raw for part in parts)
-    x = quantized(Operand(codes, scale, word, format, shape, axis))
+    operand = Operand(codes, scale, word, format, shape, axis)
+    storage = None if kept is None else QuantizedStorage(operand, *kept)
+    x = quantized(operand, Leaf(shape) if requires_grad else None, storage)
     x.is_parameter = is_parameter
     return x

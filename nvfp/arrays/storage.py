@@ -12,6 +12,7 @@ import numpy as np
 from nvfp.errors import DTypeError, ShapeError, message
 from nvfp.kernels.cast import cast
 from nvfp.kernels.operand import Operand
+from nvfp.kernels.quantize import quantize
 
 _watched: ContextVar[list[Storage] | None] = ContextVar("nvfp_watched_writes", default=None)
 
@@ -72,6 +73,42 @@ class Storage:
             raise DTypeError(message("storage.write_", f"{have.format} {have.shape} on axis {have.axis}", got, do))
         for target, source in zip(have.arrays(), value.arrays(), strict=True):
             copy_into(target, source)
+
+
+class QuantizedStorage(Storage):
+    """The memory of a quantized parameter; dense values that are written to it are quantized.
+
+    Attributes:
+        dtype: of the values that it was made from, and of its gradient.
+        amax_epsilon: least amax, for float32 scales.
+        initial: the values that it was made from, on the CPU, as long as they are kept.
+    """
+
+    __slots__ = ("amax_epsilon", "dtype", "initial")
+
+    def __init__(self, raw: Operand, dtype: Any, amax_epsilon: float = 0.0, initial: Any = None) -> None:
+        super().__init__(raw)
+        self.dtype, self.amax_epsilon, self.initial = dtype, amax_epsilon, initial
+
+    def write_(self, value: Any) -> None:
+        """Replace the contents: by an `Operand` of the format bit for bit, by dense values quantized to it.
+
+        Args:
+            value: Operand, or raw array of the shape: float32, bfloat16, float16 or float64.
+
+        Raises:
+            ShapeError: another shape.
+            DTypeError: an Operand of another format.
+
+        Numerics: the scale of a format with one per tensor comes from the amax of ``value``, rounding is to nearest.
+        """
+        if type(value) is not Operand:
+            if value.shape != self.raw.shape:
+                raise ShapeError(
+                    message("storage.write_", f"shape {self.raw.shape}", value.shape, "reshape the values")
+                )
+            value = quantize(value, self.raw.format, axis=self.raw.axis, amax_epsilon=self.amax_epsilon).row
+        super().write_(value)
 
 
 @contextmanager

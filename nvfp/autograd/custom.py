@@ -7,9 +7,9 @@ from functools import wraps
 from inspect import signature
 from typing import Any
 
-from nvfp.autograd.grad_mode import enable_grad, grad_enabled, no_grad
+from nvfp.autograd.grad_mode import enable_grad, no_grad
 from nvfp.autograd.protocol import is_tracked
-from nvfp.autograd.tape import Output, record
+from nvfp.autograd.tape import Output, needs_grad, record
 from nvfp.autograd.trees import leaves, map_leaves
 from nvfp.errors import GradientError, message
 
@@ -103,7 +103,7 @@ def custom_vjp(
             bound.apply_defaults()
             args = bound.args
         inputs = list(leaves(args))
-        if not grad_enabled() or all(getattr(x, "_node", None) is None for x in inputs):
+        if not needs_grad(*inputs):
             return f(*args)
         with enable_grad() if differentiable_twice else no_grad():
             out, residuals = fwd(*args)

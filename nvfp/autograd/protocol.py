@@ -39,8 +39,8 @@ class Tracked(Protocol):
     def _placed(self, node: Node | Leaf | None, index: int = 0) -> Self:
         """Another object with the same storage and values at another place in the graph."""
 
-    def _add_(self, other: Any) -> None:
-        """Add ``other`` in place, at a fixed address (the version of the storage goes up)."""
+    def _add_(self, other: Any, *, fresh: bool = False) -> None:
+        """Add ``other`` in place (``fresh``: replace by it), at a fixed address; the version of the storage goes up."""
 
     def _as_gradient(self, fresh: bool) -> Self:
         """Untracked values in memory of their own: itself if ``fresh`` and not shared, else a copy."""

@@ -7,7 +7,9 @@ so arrays and nodes form no cycle, and memory goes back as soon as names do. `wa
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import count
 from typing import Any
 
@@ -18,13 +20,15 @@ from nvfp.errors import GradientError, message
 Vjp = Callable[[tuple[Any, ...], Any, tuple[bool, ...]], Sequence[Any]]
 
 _numbers = count()
-_leaf_lock = threading.Lock()
+leaf_lock = threading.Lock()
+# Inputs of what is recorded, or would be: place -> array (see `watching`).
+_seen: ContextVar[tuple[int, dict[tuple[int, int], Any]] | None] = ContextVar("nvfp_seen_inputs", default=None)
 
 
 class Leaf:
     """A variable of the graph: where a gradient ends. All aliases of one array share it."""
 
-    __slots__ = ("active", "grad", "owned", "shape", "temporary")
+    __slots__ = ("active", "grad", "main_grad", "overwrite", "owned", "shape", "stale", "temporary", "waiting")
 
     def __init__(self, shape: tuple[int, ...], temporary: bool = False) -> None:
         self.shape = shape
@@ -32,10 +36,18 @@ class Leaf:
         self.grad: Any = None
         self.owned = False  # whether .grad may be written in place (not so for one the user assigned)
         self.active = True  # False: constant from now on (a variable of a finished `grad`)
+        self.main_grad: Any = None  # where all gradients go instead, at a fixed address
+        self.stale = False  # whether main_grad holds what the next gradient is to replace
+        self.overwrite = False  # whether every forward pass makes it stale
+        self.waiting = 0  # gradients that were put off
 
     def accumulate(self, gradient: Any, fresh: bool) -> None:
-        """Add ``gradient`` to ``.grad``; ``fresh`` says that its rule made it for this place alone."""
-        with _leaf_lock:  # two threads may run backward into one parameter
+        """Add ``gradient`` to ``.grad`` (or main_grad); ``fresh`` says that its rule made it for this place alone."""
+        with leaf_lock:  # two threads may run backward into one parameter
+            if self.main_grad is not None:
+                self.main_grad._add_(gradient, fresh=self.stale)
+                self.stale = False
+                return
             if self.grad is None:
                 self.grad = gradient._as_gradient(fresh)
             elif self.owned:
@@ -157,6 +169,8 @@ def record(
     Returns:
         The node to give to the result's ``_node``, or None if nothing was recorded.
     """
+    if _seen.get() is not None:
+        _note(inputs)
     if not _enabled.get():
         return None
     parents: list[tuple[Node | Leaf, int] | None] = []
@@ -171,6 +185,27 @@ def record(
     return Node(name, tuple(parents), vjp, saved, outputs, differentiable_twice) if tracked else None
 
 
+@contextmanager
+def watching() -> Iterator[dict[tuple[int, int], Any]]:
+    """Collect the tracked arrays from outside that operations inside read: (id of the place, output) -> array."""
+    found: dict[tuple[int, int], Any] = {}
+    token = _seen.set((next(_numbers), found))
+    try:
+        yield found
+    finally:
+        _seen.reset(token)
+
+
+def _note(inputs: Sequence[Any]) -> None:
+    since, found = _seen.get()  # type: ignore[misc]
+    for x in inputs:
+        place = getattr(x, "_node", None)
+        if place is not None and not (type(place) is Node and place.sequence > since):
+            found.setdefault((id(place), x._index), x._snapshot())
+
+
 def needs_grad(*inputs: Any) -> bool:
     """Whether `record` would make a node for these inputs (so that copies for backward are worth making)."""
+    if _seen.get() is not None:
+        _note(inputs)
     return _enabled.get() and any(getattr(x, "_node", None) is not None for x in inputs)

@@ -7,7 +7,8 @@ graph is needed first, and contributions to one gradient are added in an order t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from nvfp.autograd.grad_mode import _enabled
@@ -17,6 +18,13 @@ from nvfp.autograd.tape import Leaf, Node
 from nvfp.errors import GradientError, message
 
 Place = Node | Leaf
+_span: Callable[[str], AbstractContextManager[None]] | None = None
+
+
+def set_span(span: Callable[[str], AbstractContextManager[None]] | None) -> None:
+    """Apply every rule inside ``span(its name)`` from now on (`nf.inspect.nvtx`); None: outside any."""
+    global _span
+    _span = span
 
 
 class _Pass:
@@ -64,10 +72,11 @@ class _Pass:
         saved = node.unpack(self.connect)
         dy = dys[0] if node.outputs == 1 else tuple(dys)
         results: Sequence[Any]
-        if self.connect and not node.twice:
-            results = _guarded(node, saved, dys, dy, needs)
+        if _span is not None:
+            with _span(node.name):
+                results = self.apply(node, saved, dys, dy, needs)
         else:
-            results = node.vjp(saved, dy, needs)
+            results = self.apply(node, saved, dys, dy, needs)
         if len(results) != len(parents):
             do = "return one gradient or None per input"
             raise GradientError(message(node.name, f"{len(parents)} gradients from its rule", len(results), do))
@@ -82,6 +91,12 @@ class _Pass:
                 self.reach_leaf(place, result, node.name, _fresh(result, i, results, dys, saved))
             else:
                 self.collect(place, index, result)
+
+    def apply(self, node: Node, saved: tuple[Any, ...], dys: list[Any], dy: Any, needs: tuple[bool, ...]) -> Any:
+        if self.connect and not node.twice:
+            return _guarded(node, saved, dys, dy, needs)
+        assert node.vjp is not None
+        return node.vjp(saved, dy, needs)
 
     def reach_leaf(self, leaf: Leaf, gradient: Any, name: str, fresh: bool) -> None:
         if gradient.shape != leaf.shape:
@@ -149,11 +164,27 @@ def backward(
         GradientError: a root is not tracked, the graph was freed, a saved array has changed, or a
             fused rule is differentiated.
     """
+    found = collect(
+        roots, gradients, retain_graph=retain_graph, create_graph=create_graph, targets=targets, wanted=wanted
+    )
+    return [found.get(target, (None,))[0] for target in targets or ()]
+
+
+def collect(
+    roots: Sequence[Tracked],
+    dys: Sequence[Any],
+    *,
+    retain_graph: bool = False,
+    create_graph: bool = False,
+    targets: Sequence[Place] | None = None,
+    wanted: set[Place] | None = None,
+) -> Mapping[Place, Sequence[Any]]:
+    """Do what `backward` does; return per target that was reached the gradients of all its outputs."""
     run = _Pass(retain_graph, create_graph, set(targets or ()), wanted)
     with region():
         token = _enabled.set(create_graph)
         try:
-            for root, gradient in zip(roots, gradients, strict=True):
+            for root, gradient in zip(roots, dys, strict=True):
                 place = root._node
                 if place is None:
                     do = "set requires_grad=True on an input before the forward pass, outside nf.no_grad()"
@@ -167,7 +198,7 @@ def backward(
             run.run()
         finally:
             _enabled.reset(token)
-    return [run.pending.get(target, (None,))[0] for target in targets or ()]
+    return run.pending
 
 
 def paths(roots: Sequence[Tracked], targets: Sequence[Place], since: int) -> tuple[set[Place], bool]:

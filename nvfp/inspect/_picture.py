@@ -29,7 +29,7 @@ def draw(reports: Sequence[ErrorReport], found: Sequence[Figures], path: str | o
     """Draw both panels and return the figure; arguments as in `FormatComparison.plot`."""
     pyplot = need("matplotlib.pyplot", extra="plot")
     if path is not None:
-        _check_path(path)
+        check_path(path)
     panels, made = _panels(pyplot, ax, columns=-(-len(reports) // _COLUMN))
     colors = _colors(pyplot, len(reports))
     _tradeoff(panels[0], reports, colors)
@@ -43,7 +43,7 @@ def draw(reports: Sequence[ErrorReport], found: Sequence[Figures], path: str | o
     return figure
 
 
-def _check_path(path: Any) -> None:
+def check_path(path: Any) -> None:
     """Refuse, before anything is drawn, a path to which Matplotlib would write nothing, or under another name."""
     if not isinstance(path, str | os.PathLike):
         raise DTypeError(message("plot", "a path as str or os.PathLike", type(path).__name__, "pass where to save"))

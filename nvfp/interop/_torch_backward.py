@@ -10,7 +10,8 @@ from typing import Any
 from nvfp.autograd.region import collect_after_backward, finish, joined
 from nvfp.interop._torch_memory import current_stream
 from nvfp.optional import need
-from nvfp.recipes.state import DelayedState, update_states
+from nvfp.recipes.state import DelayedState
+from nvfp.recipes.update import update_states
 
 Callbacks = dict[Hashable, Callable[[], None]]
 _KEPT = 64  # passes that failed leave their entry behind; older ones are dropped

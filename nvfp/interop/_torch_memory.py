@@ -59,7 +59,10 @@ def current_stream(device: Any) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Column:
-    """The place of an `OperandPair` among saved values: its column copy without memory, and where its tensors were."""
+    """The place of an `OperandPair` among saved values: its column copy without memory, and where its tensors were.
+
+    A column in high precision is one tensor and no operand.
+    """
 
     operand: Operand | None
     addresses: tuple[int, ...]
@@ -77,13 +80,16 @@ def take_apart(saved: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
     template: list[Any] = []
     for value in saved:
         if isinstance(value, OperandPair):
-            arrays = () if value.col is None else value.col.arrays()
-            bare = value.col and dataclasses.replace(value.col, codes=None, scale=None, tensor_scale=None)
+            col = value.col
+            bare = None
+            if type(col) is Operand:
+                bare = dataclasses.replace(col, codes=None, scale=None, tensor_scale=None)
+            arrays = () if col is None else col.arrays() if bare else (col,)
             own = [to_tensor(wrap(a)) for a in arrays]
             tensors += own
             template.append(_Column(bare, tuple(t.data_ptr() for t in own)))
         else:
-            template.append(value)
+            template.append(None if isinstance(value, Array) else value)  # inputs whose memory a column is
     return tensors, tuple(template)
 
 
@@ -95,7 +101,7 @@ def put_together(template: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, 
 
 def _pair(column: _Column, tensors: Sequence[Any]) -> OperandPair:
     if column.operand is None:
-        return OperandPair(None, None)
+        return OperandPair(None, to_array(tensors[0]).raw if tensors else None)
     codes, scale, *rest = (to_array(t).raw for t in tensors)
     # A copy (offloaded and brought back) has no rows behind those that it shows.
     padded_rows = column.operand.padded_rows if tensors[0].data_ptr() == column.addresses[0] else 0

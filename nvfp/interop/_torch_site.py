@@ -17,7 +17,8 @@ from nvfp.nn._random_state import RandomState
 from nvfp.nn.functional.linear import LinearStates, linear, quantize_weight
 from nvfp.optional import need
 from nvfp.recipes.plan import LinearPlan
-from nvfp.recipes.state import DelayedState, update_states
+from nvfp.recipes.state import DelayedState
+from nvfp.recipes.update import update_states
 
 _PASSES: dict[str, tuple[str, ...]] = {"forward": ("x", "w"), "backward": ("dy",)}
 ROUNDING = "scaling_rounding"
@@ -37,7 +38,7 @@ def fresh_buffers(plan: LinearPlan, device: Any) -> dict[str, Any]:
         shape = (plan.delayed.history_length, len(roles))  # type: ignore[union-attr]
         made[f"scaling_{which}_scale"] = torch.ones(shape[1], dtype=torch.float32, device=device)
         made[f"scaling_{which}_amax_history"] = torch.zeros(shape, dtype=torch.float32, device=device)
-    if plan.dy.rounding == "stochastic":
+    if plan.dy.stochastic:
         key = torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64)  # torch's seed decides
         made[ROUNDING] = torch.cat([key, torch.zeros(1, dtype=torch.int64)]).to(device)
     return made
@@ -64,7 +65,7 @@ def carried_over(plan: LinearPlan, before: LinearPlan, old: dict[str, Any], new:
     ):
         name = f"scaling_{which}_scale"
         if name in new and name in old:
-            ratio = [p.format.element.max / b.format.element.max for p, b in zip(plans, befores, strict=True)]
+            ratio = [p.fp8_max / b.fp8_max for p, b in zip(plans, befores, strict=True)]
             new[name].mul_(torch.tensor(ratio, dtype=torch.float32, device=new[name].device))
     return new
 
@@ -129,26 +130,28 @@ class Site:
                 update_states([states.forward])
                 self.drop()
             self._owed = grad_mode and not any(needs)
-        random = self._random(layer) if plan.dy.rounding == "stochastic" else None
+        random = self._random(layer) if plan.dy.stochastic else None
         x, weight, bias = (None if t is None else to_array(t, n) for t, n in zip(tensors, needs, strict=True))
         assert x is not None
         assert weight is not None
         with enable_grad():
-            pair = self._weight_pair(tensors[1], weight, plan, states, needs[0])
+            pair = self._weight_pair(tensors[1], weight, plan, states, needs[0], x.raw.dtype)
+            if needs[0]:
+                pair.side("col")  # torch keeps the column copies of a node, nothing they could be made from
             return linear(x, weight, bias, plan=plan, states=states, weight_pair=pair, random=random)
 
     def _weight_pair(
-        self, tensor: Any, weight: Array, plan: LinearPlan, states: LinearStates | None, col: bool
+        self, tensor: Any, weight: Array, plan: LinearPlan, states: LinearStates | None, col: bool, dtype: Any
     ) -> OperandPair:
         """The kept quantized weight, made anew when the tensor, its version, the plan or the scales changed."""
         version = _version(tensor)
         if version is None:
-            return quantize_weight(weight.raw, plan, states, col=col)
+            return quantize_weight(weight.raw, plan, states, col=col, dtype=dtype)
         recording = states is not None and states.recording
-        key = (tensor.data_ptr(), version, plan.w, recording, *self._bound.values())
+        key = (tensor.data_ptr(), version, plan.w, recording, dtype, *self._bound.values())
         kept = self._kept
         if kept is None or kept[0]() is not tensor or kept[1] != key:
-            kept = self._kept = (ref(tensor), key, quantize_weight(weight.raw, plan, states, col=col))
+            kept = self._kept = (ref(tensor), key, quantize_weight(weight.raw, plan, states, col=col, dtype=dtype))
         return kept[2]
 
     def _delayed(self, layer: Any, plan: LinearPlan) -> LinearStates | None:
@@ -161,7 +164,7 @@ class Site:
             scale, history = (getattr(layer, f"scaling_{which}_{part}") for part in ("scale", "amax_history"))
             tag = (rule, scale.data_ptr(), _version(scale), history.data_ptr(), _version(history), history.shape)
             if self._bound.get(which) != tag:
-                fp8_max = tuple(p.format.element.max for p in limits[which])
+                fp8_max = tuple([p.fp8_max for p in limits[which]])
                 raw = to_array(scale).raw
                 state = self.states[which] = DelayedState(roles, fp8_max, rule, raw)
                 state.hold(raw, to_array(history).raw)

@@ -5,6 +5,7 @@ Kernel rooms load when they are first needed, so that ``import nvfp`` loads neit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from nvfp.kernels.operand import Operand
 
 Kind = Literal["cpu", "cuda"]
 _modules: dict[tuple[str, str], Any] = {}
+_load: Callable[[str], Any] = import_module
 KINDS: dict[type, Kind] = {np.ndarray: "cpu"}  # of the array types seen so far
 _SCALARS = (bool, int, float)
 
@@ -40,8 +42,15 @@ def module(stem: str, kind: str) -> Any:
     """Return ``nvfp.kernels.<kind>.<stem>``, imported at first use."""
     found = _modules.get((kind, stem))
     if found is None:
-        found = _modules[kind, stem] = import_module(f"nvfp.kernels.{kind}.{stem}")
+        found = _modules[kind, stem] = _load(f"nvfp.kernels.{kind}.{stem}")
     return found
+
+
+def load_with(load: Callable[[str], Any]) -> None:
+    """Find the modules of stems through ``load(dotted name)`` from now on (`nf.inspect.nvtx`; else `import_module`)."""
+    global _load
+    _load = load
+    _modules.clear()
 
 
 def backend(stem: str, *arrays: Any) -> Any:

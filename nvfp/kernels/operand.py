@@ -155,17 +155,18 @@ _codes, _scale, _tensor_scale, _format, _shape, _axis, _transposed, _padded_rows
 class OperandPair:
     """The row copy (blocks along the last axis) and the column copy (along the first) of a matrix.
 
-    A missing side is made on demand by `side`: from ``source`` (a callable that quantizes the
+    A missing side is made on demand by `side`: by ``make`` (a callable that quantizes the
     high-precision tensor again), or by byte transpose where that is exact; else it raises.
-    ``bias_grad``: the column sums of the matrix, where `quantize` was asked for them.
+    A side that a recipe leaves in high precision is a raw array of the matrix instead. ``bias_grad``: the column sums
+    of the matrix, where `quantize` was asked for them.
     """
 
-    row: Operand | None
-    col: Operand | None
-    make: Callable[[Literal["row", "col"]], Operand] | None = None
+    row: Operand | Any | None
+    col: Operand | Any | None
+    make: Callable[[Literal["row", "col"]], Operand | Any] | None = None
     bias_grad: Any | None = None
 
-    def side(self, which: Literal["row", "col"]) -> Operand:
+    def side(self, which: Literal["row", "col"]) -> Operand | Any:
         """Return the row or column copy, making it if it can be made exactly."""
         have = self.row if which == "row" else self.col
         if have is None:

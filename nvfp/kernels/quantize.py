@@ -253,7 +253,7 @@ def _bias_dtype(x: Any, wanted: Any) -> np.dtype | None:
 
 
 def other_side(pair: OperandPair, which: Literal["row", "col"]) -> Operand:
-    """Return the missing side of ``pair``: the byte transpose where both hold equal numbers, else `pair.make`.
+    """Return the missing side of ``pair``: by `pair.make`, else the byte transpose where both hold equal numbers.
 
     Args:
         pair: holds at least one side or ``make``.
@@ -272,6 +272,8 @@ def other_side(pair: OperandPair, which: Literal["row", "col"]) -> Operand:
         >>> other_side(pair, "col").codes.shape
         (3, 2)
     """
+    if pair.make is not None:  # first: sides of different kinds say nothing of each other
+        return pair.make(which)
     have = pair.col if which == "row" else pair.row
     if have is not None and have.scale_layout == "k_major128":
         have = plain_scales(have)
@@ -285,8 +287,6 @@ def other_side(pair: OperandPair, which: Literal["row", "col"]) -> Operand:
             codes=codes, scale=scale, tensor_scale=have.tensor_scale, format=have.format, shape=have.shape,
             axis=1 if which == "row" else 0, transposed=which == "col",
         )  # fmt: skip
-    if pair.make is not None:
-        return pair.make(which)
     name = have.format.name if have is not None else "nothing"
     raise ArgumentError(
         message("quantize", f"a pair that can give its {which} side", f"one of {name}", f"quantize with {which}=True")

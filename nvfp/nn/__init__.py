@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nvfp.nn._quantized_init import quantized_model_init as quantized_model_init
 from nvfp.nn.dot_product_attention import DotProductAttention as DotProductAttention
 from nvfp.nn.dropout import Dropout as Dropout
 from nvfp.nn.functional.cross_entropy import cross_entropy as cross_entropy

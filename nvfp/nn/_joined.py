@@ -19,6 +19,7 @@ from nvfp.arrays.storage import Storage, copy_into
 from nvfp.autograd.tape import record
 from nvfp.errors import ArgumentError, DTypeError, StateError, message
 from nvfp.nn._init import Init, count
+from nvfp.nn._quantized_init import check_parts, weight_parameter
 from nvfp.nn.module import Module
 
 
@@ -82,6 +83,10 @@ class Joined:
             self._storage = JoinedStorage(self._whole, storages)
         node = record("join", parts, _join_vjp, saved=(self._bounds,))
         return wrap(self._whole, node=node, storage=self._storage)
+
+    def parts(self, owner: Module) -> tuple[Array, ...]:
+        """The parameters (or what stands in their place) that together are the whole."""
+        return tuple([getattr(owner, name) for name in self.names])
 
     def lay(self, owner: Module) -> None:
         """Move the parts side by side into one new buffer; the parameter objects stay.
@@ -166,14 +171,16 @@ def add_parts(
         rng: for ``init``.
 
     Raises:
-        ArgumentError: a name that the module has already.
+        ArgumentError: a name that the module has already, or several parts of a weight that is to be quantized.
     """
     taken = [name for name in sizes if hasattr(owner, f"{name}weight")]
     if taken:
         do = "choose other names in parameters_split"
         raise ArgumentError(message(type(owner).__name__, "names that are free", f"{taken[0]}weight", do))
+    check_parts(type(owner).__name__, len(sizes))
     for prefix, rows in sizes.items():
-        setattr(owner, f"{prefix}weight", parameter(init((rows, columns), rng, dtype, device)))
+        values = init((rows, columns), rng, dtype, device)
+        setattr(owner, f"{prefix}weight", weight_parameter(type(owner).__name__, values))
     for prefix, rows in sizes.items():
         value = parameter(zeros((rows,), dtype=dtype, device=device)) if bias else None
         setattr(owner, f"{prefix}bias", value)

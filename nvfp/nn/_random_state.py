@@ -15,6 +15,7 @@ import numpy as np
 
 from nvfp.arrays.array import device_of
 from nvfp.arrays.random import Generator, default_rng
+from nvfp.autograd.recompute import keeping, replayed
 from nvfp.autograd.region import collect_after_backward
 from nvfp.errors import DTypeError, StateError, message
 from nvfp.kernels._dispatch import kind_of, place_like
@@ -91,7 +92,12 @@ class RandomState:
 
         Args:
             raw: the raw array that it is for.
+
+        Under `nf.checkpoint` the segment's second run gets the places of the first one.
         """
+        return replayed(lambda: self._draw(raw))
+
+    def _draw(self, raw: Any) -> Draw:
         word = self._step
         if word is None:
             word = self._step = place_like(np.asarray(self._start, np.int64), raw)
@@ -100,7 +106,8 @@ class RandomState:
             word = self._step = place_like(np.array(host, np.int64), raw)
         ordinal = self.calls % _ORDINALS
         self.calls += 1
-        return Draw(self._key, ordinal, word, self)
+        # Other backward passes may advance the word before a segment runs again.
+        return Draw(self._key, ordinal, cast(word, word.dtype) if keeping() else word, self)
 
     @contextmanager
     def drawing(self, raw: Any) -> Iterator[Draw]:

@@ -23,25 +23,21 @@ _OVERLAP = (
     "ub_overlap_ag_dgrad",
 )
 
-# Several devices, fused weight gradients, and communication overlap.
+# Several devices, and communication overlap.
 PARALLEL: Mapping[str, Any] = {
     "tp_group": None,
     "tp_size": 1,
     "sequence_parallel": False,
     "get_rng_state_tracker": None,
-    "fuse_wgrad_accumulation": False,
 }
 GEMM: Mapping[str, Any] = {
     **PARALLEL,
-    "delay_wgrad_compute": False,
     "symmetric_ar_type": None,
-    "save_original_input": False,
 }
 LINEAR: Mapping[str, Any] = {**GEMM, "parallel_mode": None}
 BLOCK: Mapping[str, Any] = {**PARALLEL, "set_parallel_mode": False, "ub_tp_comm_overlap": False}
 ATTENTION_FORWARD: Mapping[str, Any] = {
     "encoder_output": None,
-    "checkpoint_core_attention": False,
     "inference_params": None,
     "core_attention_bias_type": "no_bias",
     "core_attention_bias": None,

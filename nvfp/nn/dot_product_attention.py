@@ -10,6 +10,7 @@ from nvfp.arrays.array import Array
 from nvfp.arrays.functions._common import array
 from nvfp.arrays.functions.shape import reshape, swapaxes
 from nvfp.arrays.random import Generator
+from nvfp.autograd.recompute import checkpoint
 from nvfp.errors import ArgumentError, ShapeError, message
 from nvfp.kernels.attention import MASK_TYPES
 from nvfp.kernels.dropout import check_probability
@@ -110,6 +111,7 @@ class DotProductAttention(Module):
         *,
         attn_mask_type: str | None = None,
         window_size: tuple[int, int] | None = None,
+        checkpoint_core_attention: bool = False,
         **unbuilt: Any,
     ) -> Array:
         """Return the attention, heads side by side.
@@ -122,6 +124,8 @@ class DotProductAttention(Module):
                 types, broadcastable to [B, H, Lq, Lk] for ``"arbitrary"``; None for the other types.
             attn_mask_type: instead of the layer's.
             window_size: instead of the layer's.
+            checkpoint_core_attention: keep only the inputs, and compute the attention again in backward with the same
+                dropout (`nf.checkpoint`).
             unbuilt: TE's further arguments, at their defaults only.
         """
         refuse(_NAME, unbuilt, _UNBUILT_FORWARD)
@@ -131,15 +135,18 @@ class DotProductAttention(Module):
             q, k, v = (swapaxes(x, 0, 1) for x in (q, k, v))
         kind = self.attn_mask_type if attn_mask_type is None else _mask_type(attn_mask_type)
         p = self.attention_dropout if self.training else 0.0
-        with self._dropout.drawing(q.raw) if p else nullcontext() as draw:
-            y = attention(
-                q, k, v,
-                attn_mask_type=kind, attention_mask=attention_mask, softmax_scale=self.softmax_scale,
-                window_size=self.window_size if window_size is None else window_size, dropout=p, draw=draw,
-            )  # fmt: skip
+        options: dict[str, Any] = {
+            "attn_mask_type": kind, "attention_mask": attention_mask, "softmax_scale": self.softmax_scale,
+            "window_size": self.window_size if window_size is None else window_size, "dropout": p,
+        }  # fmt: skip
+        y = checkpoint(self._core, q, k, v, options) if checkpoint_core_attention else self._core(q, k, v, options)
         if self.qkv_format == "sbhd":
             y = swapaxes(y, 0, 1)
         return reshape(y, (*y.shape[:2], y.shape[2] * y.shape[3]))
+
+    def _core(self, q: Array, k: Array, v: Array, options: dict[str, Any]) -> Array:
+        with self._dropout.drawing(q.raw) if options["dropout"] else nullcontext() as draw:
+            return attention(q, k, v, draw=draw, **options)
 
     def _check(self, q: Array, k: Array, v: Array) -> None:
         heads, groups, (depth, values) = self.num_attention_heads, self.num_gqa_groups, self.kv_channels

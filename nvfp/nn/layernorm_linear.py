@@ -10,6 +10,7 @@ from nvfp.arrays.random import Generator
 from nvfp.dtypes.dense import float32
 from nvfp.nn import _te
 from nvfp.nn._gemm_site import GemmSite
+from nvfp.nn._gradients import gradient_options
 from nvfp.nn._init import Init, count, normal
 from nvfp.nn._joined import add_parts, part_sizes
 from nvfp.nn._normed import NormedModule
@@ -29,6 +30,10 @@ class LayerNormLinear(NormedModule):
             standard deviation 0.023, as TE.
         normalization: ``"LayerNorm"`` or ``"RMSNorm"``.
         zero_centered_gamma: multiply by ``1 + layer_norm_weight``, which then starts at 0.
+        fuse_wgrad_accumulation: the GEMM of the weight's gradient adds to ``weight.main_grad``, float32 at a fixed
+            address, made at first use (see `nf.Array.main_grad`); ``.grad`` then stays None. A forward pass with
+            ``is_first_microbatch=True`` has the next gradient replace what is there.
+        delay_wgrad_compute: leave the weight's gradient for ``backward_dw()``; optimizers raise while it waits.
         return_bias: leave the bias out of ``y`` and return it behind ``y``.
         return_layernorm_output: return ``norm(x)`` too, as the last value.
         parameters_split: as in `nf.nn.Linear`.
@@ -36,7 +41,7 @@ class LayerNormLinear(NormedModule):
         device: of the parameters; the default device unless given.
         rng: a `nf.random.Generator`; without one fresh entropy.
         name: shown in reports.
-        te: TE's other arguments (several devices, fused weight gradients), at their defaults only.
+        te: TE's other arguments (several devices), at their defaults only.
 
     Shapes: x [..., K], layer_norm_weight [K], layer_norm_bias [K] (LayerNorm), weight [N, K], bias [N],
         result [..., N] in the dtype of x.
@@ -64,6 +69,8 @@ class LayerNormLinear(NormedModule):
         eps: float = 1e-5,
         *,
         bias: bool = True,
+        fuse_wgrad_accumulation: bool = False,
+        delay_wgrad_compute: bool = False,
         init_method: Init | None = None,
         normalization: str = "LayerNorm",
         zero_centered_gamma: bool = False,
@@ -79,6 +86,11 @@ class LayerNormLinear(NormedModule):
     ) -> None:
         super().__init__()
         _te.refuse("LayerNormLinear", te, _UNBUILT)
+        gradients = gradient_options(
+            "LayerNormLinear",
+            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            delay_wgrad_compute=delay_wgrad_compute,
+        )
         in_features = count("LayerNormLinear", "in_features", in_features)
         out_features = count("LayerNormLinear", "out_features", out_features)
         self.in_features, self.out_features, self.name = in_features, out_features, name
@@ -103,20 +115,29 @@ class LayerNormLinear(NormedModule):
             rng=rng,
         )
         self._joins = (self._weight, self._bias)
-        self._site = GemmSite(rng=rng)
+        self._site = GemmSite(rng=rng, **gradients)
         self._sites = (self._site,)
 
-    def forward(self, x: Array, is_first_microbatch: bool | None = None) -> Any:
+    def forward(self, x: Array, is_first_microbatch: bool | None = None, fp8_output: bool = False) -> Any:
         """Return ``norm(x) W^T + b``, and behind it what ``return_bias`` and ``return_layernorm_output`` ask for.
 
         Args:
             x: [..., K].
             is_first_microbatch: as in `nf.nn.Linear`.
+            fp8_output: likewise.
         """
         normed = self._norm(x)
         bias = self._bias(self, shown=self.return_bias)
         inner = None if self.return_bias else bias
-        y = self._site(normed, self._weight(self), inner, training=self.training, first=is_first_microbatch)
+        y = self._site(
+            normed,
+            self._weight(self),
+            inner,
+            training=self.training,
+            first=is_first_microbatch,
+            parts=self._weight.parts(self),
+            fp8_output=fp8_output,
+        )
         extras = ((bias,) if self.return_bias else ()) + ((normed,) if self.return_layernorm_output else ())
         return (y, *extras) if extras else y
 

@@ -7,12 +7,15 @@ from typing import Any
 from nvfp.arrays.array import Array, parameter
 from nvfp.arrays.creation import zeros
 from nvfp.arrays.random import Generator
+from nvfp.autograd import recompute
 from nvfp.dtypes.dense import float32
 from nvfp.kernels.activation import KINDS
 from nvfp.nn import _te
 from nvfp.nn._gemm_site import GemmSite
+from nvfp.nn._gradients import gradient_options
 from nvfp.nn._init import Init, count, normal
 from nvfp.nn._normed import NormedModule
+from nvfp.nn._quantized_init import weight_parameter
 from nvfp.nn.functional.activation import activation as act
 
 _UNBUILT = {
@@ -20,7 +23,6 @@ _UNBUILT = {
     "set_parallel_mode": False,
     "return_layernorm_output_gathered": False,
     "activation_params": None,
-    "checkpoint": False,
 }
 _UNBUILT_ACTIVATIONS = ("clamped_swiglu",)
 
@@ -41,13 +43,19 @@ class LayerNormMLP(NormedModule):
             standard deviation 0.023, as TE.
         output_layer_init_method: the same for ``fc2_weight``.
         zero_centered_gamma: multiply by ``1 + layer_norm_weight``, which then starts at 0.
+        checkpoint: keep only x, and run norm, first GEMM and activation again in backward (`nf.checkpoint`): the
+            same bits with less memory.
+        fuse_wgrad_accumulation: the GEMM of a weight's gradient adds to ``main_grad``, float32 at a fixed
+            address, made at first use (see `nf.Array.main_grad`); ``.grad`` then stays None. A forward pass with
+            ``is_first_microbatch=True`` has the next gradient replace what is there.
+        delay_wgrad_compute: leave the weights' gradients for ``backward_dw()``; optimizers raise while they wait.
         return_bias: leave ``fc2_bias`` out of ``y`` and return it behind ``y``.
         return_layernorm_output: return ``norm(x)`` too, as the last value.
         dtype: of the parameters; float32 unless given. ``params_dtype`` is TE's name for it.
         device: of the parameters; the default device unless given.
         rng: a `nf.random.Generator`; without one fresh entropy.
         name: shown in reports.
-        te: TE's other arguments (several devices, fused weight gradients, recomputation), at their defaults only.
+        te: TE's other arguments (several devices), at their defaults only.
 
     Shapes: x [..., H], layer_norm_weight [H], layer_norm_bias [H] (LayerNorm), fc1_weight [F, H] or [2F, H],
         fc1_bias, fc2_weight [H, F], fc2_bias [H], result [..., H] in the dtype of x.
@@ -82,6 +90,9 @@ class LayerNormMLP(NormedModule):
         zero_centered_gamma: bool = False,
         return_bias: bool = False,
         return_layernorm_output: bool = False,
+        checkpoint: bool = False,
+        fuse_wgrad_accumulation: bool = False,
+        delay_wgrad_compute: bool = False,
         dtype: Any = None,
         params_dtype: Any = None,
         device: Any = None,
@@ -91,6 +102,12 @@ class LayerNormMLP(NormedModule):
     ) -> None:
         super().__init__()
         _te.refuse("LayerNormMLP", te, _UNBUILT)
+        gradients = gradient_options(
+            "LayerNormMLP",
+            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            delay_wgrad_compute=delay_wgrad_compute,
+        )
+        self.checkpoint = bool(checkpoint)
         h = self.hidden_size = count("LayerNormMLP", "hidden_size", hidden_size)
         f = self.ffn_hidden_size = count("LayerNormMLP", "ffn_hidden_size", ffn_hidden_size)
         self.activation = _te.one_of("LayerNormMLP", "activation", activation, tuple(KINDS), _UNBUILT_ACTIVATIONS)
@@ -107,9 +124,13 @@ class LayerNormMLP(NormedModule):
         wide = 2 * f if KINDS[activation].gated else f
         sizes = {"fc1": (wide, h, init_method), "fc2": (h, f, output_layer_init_method)}
         for fc, (n, k, init) in sizes.items():
-            setattr(self, f"{fc}_weight", parameter((init or normal(0.023))((n, k), rng, dtype, device)))
+            value = (init or normal(0.023))((n, k), rng, dtype, device)
+            setattr(self, f"{fc}_weight", weight_parameter("LayerNormMLP", value, fc))
             setattr(self, f"{fc}_bias", parameter(zeros((n,), dtype=dtype, device=device)) if bias else None)
-        self._fc1, self._fc2 = self._sites = (GemmSite("fc1", rng), GemmSite("fc2", rng))
+        self._fc1, self._fc2 = self._sites = (
+            GemmSite("fc1", rng, **gradients),
+            GemmSite("fc2", rng, **gradients),
+        )
 
     def forward(self, x: Array, is_first_microbatch: bool | None = None) -> Any:
         """Return the layer's output, and behind it what ``return_bias`` and ``return_layernorm_output`` ask for.
@@ -118,13 +139,20 @@ class LayerNormMLP(NormedModule):
             x: [..., H].
             is_first_microbatch: as in `nf.nn.Linear`.
         """
+        if self.checkpoint:
+            return recompute.checkpoint(self._run, x, is_first_microbatch)
+        return self._run(x, is_first_microbatch)
+
+    def _run(self, x: Array, is_first_microbatch: bool | None) -> Any:
         options: dict[str, Any] = {"training": self.training, "first": is_first_microbatch}
+        # Run again for its gradient, the segment's own result is not read.
+        wanted = not (self.checkpoint and recompute.output_unread())
         normed = self._norm(x)
         extras = (normed,) if self.return_layernorm_output else ()
         y = self._fc1(normed, self.fc1_weight, self.fc1_bias, **options)
         del normed  # memory: nothing below needs it
         y, bias = act(y, self.activation), self.fc2_bias
-        y = self._fc2(y, self.fc2_weight, None if self.return_bias else bias, **options)
+        y = self._fc2(y, self.fc2_weight, None if self.return_bias else bias, needs_output=wanted, **options)
         extras = (bias, *extras) if self.return_bias else extras
         return (y, *extras) if extras else y
 

@@ -10,6 +10,7 @@ from nvfp.arrays.random import Generator
 from nvfp.dtypes.dense import float32
 from nvfp.nn import _te
 from nvfp.nn._gemm_site import GemmModule, GemmSite
+from nvfp.nn._gradients import gradient_options
 from nvfp.nn._init import Init, count, normal
 from nvfp.nn._joined import add_parts, part_sizes
 
@@ -23,6 +24,12 @@ class Linear(GemmModule):
         bias: add a bias [N], initially zero.
         init_method: ``(shape, rng, dtype, device) -> Array`` for the weight; default normal with
             standard deviation 0.023, as TE.
+        fuse_wgrad_accumulation: the GEMM of the weight's gradient adds to ``weight.main_grad``, float32 at a fixed
+            address, made at first use (see `nf.Array.main_grad`); ``.grad`` then stays None. A forward pass with
+            ``is_first_microbatch=True`` has the next gradient replace what is there.
+        delay_wgrad_compute: leave the weight's gradient for ``backward_dw()``; optimizers raise while it waits.
+        save_original_input: keep x itself for backward and quantize it again there: less memory where x is kept
+            anyway. Not under delayed scaling, whose scale has moved on by then.
         return_bias: leave the bias out of ``y`` and return ``(y, bias)``.
         parameters_split: names of equal parts of N, or name -> rows: the weight is then the parameters
             ``<name>_weight`` (and ``<name>_bias``) one below the other. They lie side by side in memory
@@ -31,7 +38,7 @@ class Linear(GemmModule):
         device: of the parameters; the default device unless given.
         rng: a `nf.random.Generator`; without one fresh entropy.
         name: shown in reports.
-        te: TE's other arguments (several devices, fused weight gradients), at their defaults only.
+        te: TE's other arguments (several devices), at their defaults only.
 
     Shapes: x [..., K], weight [N, K], bias [N], result [..., N] in the dtype of x.
 
@@ -61,6 +68,9 @@ class Linear(GemmModule):
         out_features: int,
         bias: bool = True,
         *,
+        fuse_wgrad_accumulation: bool = False,
+        delay_wgrad_compute: bool = False,
+        save_original_input: bool = False,
         init_method: Init | None = None,
         return_bias: bool = False,
         parameters_split: Mapping[str, int] | Sequence[str] | None = None,
@@ -73,6 +83,12 @@ class Linear(GemmModule):
     ) -> None:
         super().__init__()
         _te.refuse("Linear", te, _te.LINEAR)
+        gradients = gradient_options(
+            "Linear",
+            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            delay_wgrad_compute=delay_wgrad_compute,
+            save_original_input=save_original_input,
+        )
         in_features = count("Linear", "in_features", in_features)
         out_features = count("Linear", "out_features", out_features)
         self.in_features, self.out_features, self.name = in_features, out_features, name
@@ -88,20 +104,37 @@ class Linear(GemmModule):
             rng=rng,
         )
         self._joins = (self._weight, self._bias)
-        self._site = GemmSite(rng=rng)
+        self._site = GemmSite(rng=rng, **gradients)
         self._sites = (self._site,)
 
-    def forward(self, x: Array, is_first_microbatch: bool | None = None) -> Any:
+    def forward(
+        self, x: Array, is_first_microbatch: bool | None = None, fp8_output: bool = False, fp8_grad: bool = False
+    ) -> Any:
         """Return ``x W^T + b``, or ``(x W^T, b)`` with ``return_bias``.
 
         Args:
             x: [..., K].
             is_first_microbatch: True quantizes the weight and keeps it for later calls; False uses
                 the kept one as long as the weight has not changed since; None keeps nothing.
+            fp8_output: return a `QuantizedArray` in the recipe's format for inputs, which the next quantized layer
+                uses as it is. Recipes with one scale per tensor only.
+            fp8_grad: likewise for the gradient of ``x``, which must come from a quantized layer.
+
+        Raises:
+            ArgumentError: a recipe that cannot do what is asked for.
         """
         bias = self._bias(self, shown=self.return_bias)
         inner = None if self.return_bias else bias
-        y = self._site(x, self._weight(self), inner, training=self.training, first=is_first_microbatch)
+        y = self._site(
+            x,
+            self._weight(self),
+            inner,
+            training=self.training,
+            first=is_first_microbatch,
+            parts=self._weight.parts(self),
+            fp8_output=fp8_output,
+            fp8_grad=fp8_grad,
+        )
         return (y, bias) if self.return_bias else y
 
     def extra_repr(self) -> str:

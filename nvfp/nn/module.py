@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,28 @@ import numpy as np
 from nvfp.arrays.array import Array
 from nvfp.arrays.convert import asarray
 from nvfp.arrays.functions.conversion import astype
+from nvfp.arrays.quantized import QuantizedArray
+from nvfp.arrays.quantized_parameter import moved as rebind
 from nvfp.dtypes.dense import as_dtype, bfloat16, float16, float32, float64
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, StateError, message
+from nvfp.nn._names import Root, root, sites
 
 # First part of the names of `Module.extra_state`: state that is no parameter.
 _EXTRA = ("scaling", "dropout")
 # functional_call puts other arrays in the place of parameters: (id(module), name) -> Array.
 _substitutes: ContextVar[Mapping[tuple[int, str], Array] | None] = ContextVar("nvfp_substitutes", default=None)
+_span: Callable[[Any], AbstractContextManager[None]] | None = None
+
+
+def set_span(span: Callable[[Any], AbstractContextManager[None]] | None) -> None:
+    """Run every module inside ``span(module)`` from now on (`nf.inspect.nvtx`); None: outside any."""
+    global _span
+    _span = span
+
+
+def _inside(span: AbstractContextManager[None], run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with span:
+        return run(*args, **kwargs)
 
 
 class Module:
@@ -82,7 +98,14 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `forward`."""
-        return self.forward(*args, **kwargs)
+        run = self.forward if _span is None else partial(_inside, _span(self), self.forward)
+        if root.get() is not None:
+            return run(*args, **kwargs)
+        token = root.set(Root(self))
+        try:
+            return run(*args, **kwargs)
+        finally:
+            root.reset(token)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output; every layer defines it."""
@@ -93,6 +116,19 @@ class Module:
         yield prefix, self
         for name, module in self._modules.items():
             yield from module.named_modules(f"{prefix}.{name}" if prefix else name)
+
+    def gemm_names(self) -> list[str]:
+        """Return the names of all GEMMs, which a `nf.recipes.Policy` matches when this module is called.
+
+        A layer with one GEMM has its own name; one with several, theirs behind it.
+
+        Example:
+            >>> import nvfp as nf
+            >>> layer = nf.nn.Sequential(nf.nn.Linear(2, 2, device="cpu"), nf.nn.LayerNormMLP(2, 4, device="cpu"))
+            >>> layer.gemm_names()
+            ['0', '1.fc1', '1.fc2']
+        """
+        return [name for name, _ in sites(self)]
 
     def parameters(self) -> dict[str, Array]:
         """Return every parameter by dotted name, in the order of registration."""
@@ -166,9 +202,7 @@ class Module:
                     _remedy(missing, unknown),
                 )
             )
-        values = {
-            key: asarray(given[key], dtype=p.dtype, device=p.device) for key, p in parameters.items() if key in given
-        }
+        values = {key: _loaded(given[key], p) for key, p in parameters.items() if key in given}
         for key, value in values.items():
             wanted = parameters[key].shape
             if value.shape != wanted:
@@ -187,6 +221,8 @@ class Module:
     def to(self, device: Any = None, dtype: Any = None) -> Module:
         """Move and/or cast every parameter, keeping the parameter objects; returns the module.
 
+        Quantized parameters stay quantized; a dtype becomes that of their gradients.
+
         Args:
             device: target device or None.
             dtype: dense floating dtype or None.
@@ -202,12 +238,17 @@ class Module:
         parameters = list(self.parameters().values())
         moved = [p.detach() for p in parameters]
         if target is not None:
-            moved = [astype(x, target) for x in moved]
+            moved = [x if isinstance(x, QuantizedArray) else astype(x, target) for x in moved]
         if device is not None:
             moved = [x.to_device(device) for x in moved]
         for p, x in zip(parameters, moved, strict=True):
-            p._rebind(x.raw)
             p.grad = None
+            if p.main_grad is not None and x.device is not p.device:
+                p.main_grad = None
+            if isinstance(p, QuantizedArray):
+                rebind(p, x.raw, target)
+            else:
+                p._rebind(x.raw)
         for _, module in self.named_modules():
             module.moved(device)
         return self
@@ -226,9 +267,19 @@ class Module:
         return self.train(False)
 
     def zero_grad(self) -> None:
-        """Forget the gradients of all parameters."""
+        """Forget the gradients of all parameters; a ``main_grad`` is filled with zeros."""
         for p in self.parameters().values():
-            p.grad = None
+            p._clear_gradient()
+
+    def backward_dw(self) -> None:
+        """Compute the gradients of weights that layers with ``delay_wgrad_compute=True`` have put off.
+
+        Call it after a backward pass, on a layer or on a whole model, before the optimizer's step. The last layer
+        comes first; of one layer all that wait are computed, the oldest first. Nothing happens where nothing waits.
+        """
+        for _, module in reversed(list(self.named_modules())):
+            for site in reversed(getattr(module, "_sites", ())):
+                site.gradients.run()
 
     def extra_repr(self) -> str:
         """What the layer adds to its line of `repr`."""
@@ -239,6 +290,13 @@ class Module:
         if not lines:
             return f"{type(self).__name__}({self.extra_repr()})"
         return f"{type(self).__name__}({self.extra_repr()}\n  " + "\n  ".join(lines) + "\n)"
+
+
+def _loaded(value: Any, p: Array) -> Array:
+    """A saved value as the parameter takes it: in its dtype; dense values for a quantized one stay dense."""
+    if isinstance(p, QuantizedArray) and getattr(value, "dtype", None) != p.dtype:
+        return asarray(value, dtype=float32, device=p.device)
+    return asarray(value, dtype=p.dtype, device=p.device)
 
 
 def _extra_name(key: str) -> tuple[str, str]:

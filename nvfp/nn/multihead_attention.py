@@ -60,8 +60,10 @@ class MultiheadAttention(Module):
         dtype: of the parameters; float32 unless given. ``params_dtype`` is TE's name for it.
         device: of the parameters; the default device unless given.
         rng: a `nf.random.Generator` for initial values and dropout; without one fresh entropy.
+        fuse_wgrad_accumulation: as in `Linear`.
+        delay_wgrad_compute: as in `Linear`.
         name: shown in reports.
-        te: TE's other arguments (several devices, fused weight gradients), at their defaults only.
+        te: TE's other arguments (several devices), at their defaults only.
 
     Raises:
         ArgumentError: heads that do not divide, or an unknown word.
@@ -105,6 +107,8 @@ class MultiheadAttention(Module):
         qk_norm_eps: float = 1e-6,
         qk_norm_before_rope: bool = False,
         softmax_type: str = "vanilla",
+        fuse_wgrad_accumulation: bool = False,
+        delay_wgrad_compute: bool = False,
         dtype: Any = None,
         params_dtype: Any = None,
         device: Any = None,
@@ -126,6 +130,10 @@ class MultiheadAttention(Module):
         self.qkv_weight_interleaved = bool(fuse_qkv_params and qkv_weight_interleaved)
         dtype = _te.parameter_dtype(own, dtype, params_dtype)
         options: dict[str, Any] = {"bias": bias, "dtype": dtype, "device": device, "rng": rng}
+        options |= {
+            "fuse_wgrad_accumulation": fuse_wgrad_accumulation,
+            "delay_wgrad_compute": delay_wgrad_compute,
+        }
         q, kv = self.num_attention_heads * self.kv_channels, self.num_gqa_groups * self.kv_channels
         split = None if fuse_qkv_params else {"query": q, "key": kv, "value": kv}
         projection = {**options, "init_method": init_method, "parameters_split": split}
@@ -197,6 +205,7 @@ class MultiheadAttention(Module):
         window_size: tuple[int, int] | None = None,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: Array | tuple[Array, Array] | None = None,
+        checkpoint_core_attention: bool = False,
         **te: Any,
     ) -> Any:
         """Return the projected attention [B, L, E], and behind it what the constructor's ``return_`` arguments ask for.
@@ -209,6 +218,7 @@ class MultiheadAttention(Module):
             window_size: in place of the constructor's.
             is_first_microbatch: as in `Linear`.
             rotary_pos_emb: angles of `RotaryPositionEmbedding`, or a pair of them for query and key.
+            checkpoint_core_attention: as in `DotProductAttention`.
             te: TE's other arguments, at their defaults only.
 
         Raises:
@@ -242,6 +252,7 @@ class MultiheadAttention(Module):
             value,
             attention_mask=attention_mask,
             attn_mask_type=attn_mask_type,
+            checkpoint_core_attention=checkpoint_core_attention,
             **({} if window_size is None else {"window_size": window_size}),
         )
         if self.qkv_format == "sbhd":

@@ -62,6 +62,8 @@ class TransformerLayer(Module):
         dtype: of the parameters; float32 unless given. ``params_dtype`` is TE's name for it.
         device: of the parameters; the default device unless given.
         rng: a `nf.random.Generator` for initial values and dropout; without one fresh entropy.
+        fuse_wgrad_accumulation: as in `Linear`.
+        delay_wgrad_compute: as in `Linear`.
         name: shown in reports.
         te: TE's other arguments (decoder, drop path, several devices), at their defaults only.
 
@@ -114,6 +116,8 @@ class TransformerLayer(Module):
         qk_norm_eps: float = 1e-6,
         qk_norm_before_rope: bool = False,
         softmax_type: str = "vanilla",
+        fuse_wgrad_accumulation: bool = False,
+        delay_wgrad_compute: bool = False,
         dtype: Any = None,
         params_dtype: Any = None,
         device: Any = None,
@@ -141,6 +145,8 @@ class TransformerLayer(Module):
             "dtype": _te.parameter_dtype(own, dtype, params_dtype),
             "device": device,
             "rng": rng,
+            "fuse_wgrad_accumulation": fuse_wgrad_accumulation,
+            "delay_wgrad_compute": delay_wgrad_compute,
         }
         norm: dict[str, Any] = {"normalization": normalization, "zero_centered_gamma": zero_centered_gamma}
         self.self_attention = MultiheadAttention(
@@ -190,6 +196,7 @@ class TransformerLayer(Module):
         *,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: Array | tuple[Array, Array] | None = None,
+        checkpoint_core_attention: bool = False,
         **te: Any,
     ) -> Array:
         """Return the block's output [B, L, E].
@@ -201,6 +208,7 @@ class TransformerLayer(Module):
             window_size: in place of the constructor's.
             is_first_microbatch: as in `Linear`.
             rotary_pos_emb: angles of `RotaryPositionEmbedding`, or a pair of them for query and key.
+            checkpoint_core_attention: as in `DotProductAttention`.
             te: TE's other arguments, at their defaults only.
 
         Raises:
@@ -215,6 +223,7 @@ class TransformerLayer(Module):
             window_size=window_size,
             is_first_microbatch=is_first_microbatch,
             rotary_pos_emb=rotary_pos_emb,
+            checkpoint_core_attention=checkpoint_core_attention,
         )
         if self.parallel_attention_mlp:
             mlp = self.layernorm_mlp(x, is_first_microbatch)

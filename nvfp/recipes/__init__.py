@@ -6,6 +6,7 @@ the tape's node keeps.
 
 from __future__ import annotations
 
+from nvfp.recipes import factories as factories
 from nvfp.recipes.base import MMParams as MMParams, Recipe as Recipe
 from nvfp.recipes.builtin import (
     DelayedScaling as DelayedScaling,
@@ -19,5 +20,12 @@ from nvfp.recipes.context import (
     current_recipe as current_recipe,
     default_recipe as default_recipe,
 )
+from nvfp.recipes.custom import (
+    CustomRecipe as CustomRecipe,
+    HybridQuantizer as HybridQuantizer,
+    IdentityQuantizer as IdentityQuantizer,
+    QuantizerRole as QuantizerRole,
+)
 from nvfp.recipes.formats import Format as Format
-from nvfp.recipes.plan import LinearPlan as LinearPlan, TensorPlan as TensorPlan
+from nvfp.recipes.plan import DelayedRule as DelayedRule, LinearPlan as LinearPlan, TensorPlan as TensorPlan
+from nvfp.recipes.policy import Policy as Policy

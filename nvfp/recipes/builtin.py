@@ -9,13 +9,20 @@ from typing import Any, Literal, get_args
 
 from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, mxfp8_e4m3, nvfp4
 from nvfp.errors import ArgumentError, message
-from nvfp.recipes.base import MMParams, Recipe, check_fp8_format, check_whole, not_built, of_element
+from nvfp.recipes.base import (
+    FAST,
+    SPLIT,
+    MMParams,
+    Recipe,
+    accumulation,
+    check_fp8_format,
+    check_whole,
+    of_element,
+)
 from nvfp.recipes.formats import Format
 from nvfp.recipes.plan import DelayedRule, LinearPlan, TensorPlan
 
 _MARGIN = (-64, 64, "pass the powers of two of head room, e.g. 0")  # wider ones leave float32's range
-_FAST = MMParams(use_split_accumulator=False)
-_SPLIT = MMParams(use_split_accumulator=True)
 Which = Literal["none", "weights", "activations", "all"]
 
 
@@ -30,16 +37,22 @@ class DelayedScaling(Recipe):
         margin: powers of two of head room.
         fp8_format: `Format.HYBRID` (E4M3 forward, E5M2 gradients) or `Format.E4M3`.
         amax_history_len: steps remembered.
-        amax_compute_algo: ``"max"`` or ``"most_recent"``; callables are not built yet.
-        scaling_factor_compute_algo: None; callables are not built yet.
-        reduce_amax: reduce amaxes over a process group; there is one process for now.
+        amax_compute_algo: ``"max"``, ``"most_recent"``, or a function: history -> amax. It gets the amax history of
+            one module's pass as a float32 `nf.Array` [len, n] (one column per tensor: input and weight, or the
+            gradient; row 0 is this step, the newest before it stand at the end) and returns an Array [n].
+        scaling_factor_compute_algo: None, or a function: (amax [n], old scale [n], fp8_max [n], recipe) -> scale [n],
+            of float32 Arrays and this record. ``margin`` is then the function's to apply.
+            Functions run on the device once per step; written with nf functions they wait for nothing.
+        reduce_amax: reduce amaxes over the group that `nf.autocast` names (``amax_reduction_group``), if it does.
         fp8_gemm_fprop: accumulation in fprop (fast by default, as TE).
         fp8_gemm_dgrad: accumulation in dgrad.
         fp8_gemm_wgrad: accumulation in wgrad.
 
     Raises:
-        ArgumentError: a value outside the ranges above.
-        NotBuiltError: a callable algorithm.
+        ArgumentError: a value outside the ranges above, or a ``backward_override`` (as TE).
+
+    Numerics: a tensor that was not seen in a step keeps scale and history; an amax or a scale that is 0 or not finite
+        leaves the scale as it was, also where a function gave it.
 
     Source: Transformer Engine's recipe of the same name.
 
@@ -51,12 +64,12 @@ class DelayedScaling(Recipe):
     margin: int = 0
     fp8_format: Format = Format.HYBRID
     amax_history_len: int = 1024
-    amax_compute_algo: Literal["max", "most_recent"] | Callable[..., Any] = "max"
-    scaling_factor_compute_algo: Callable[..., Any] | None = None
+    amax_compute_algo: Literal["max", "most_recent"] | Callable[[Any], Any] = "max"
+    scaling_factor_compute_algo: Callable[[Any, Any, Any, Any], Any] | None = None
     reduce_amax: bool = True
-    fp8_gemm_fprop: MMParams = field(default=_FAST, kw_only=True)
-    fp8_gemm_dgrad: MMParams = field(default=_SPLIT, kw_only=True)
-    fp8_gemm_wgrad: MMParams = field(default=_SPLIT, kw_only=True)
+    fp8_gemm_fprop: MMParams = field(default=FAST, kw_only=True)
+    fp8_gemm_dgrad: MMParams = field(default=SPLIT, kw_only=True)
+    fp8_gemm_wgrad: MMParams = field(default=SPLIT, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,29 +78,36 @@ class DelayedScaling(Recipe):
         check_whole(
             "DelayedScaling", "amax_history_len", self.amax_history_len, 1, 2**20, "pass how many steps to remember"
         )
-        if callable(self.amax_compute_algo) or self.scaling_factor_compute_algo is not None:
-            raise not_built("DelayedScaling", "a callable algorithm", 'use "max" or "most_recent"')
-        if self.amax_compute_algo not in ("max", "most_recent"):
-            raise ArgumentError(
-                message(
-                    "DelayedScaling",
-                    'amax_compute_algo "max" or "most_recent"',
-                    self.amax_compute_algo,
-                    "pass one of them",
-                )
-            )
+        algorithm, scaling = self.amax_compute_algo, self.scaling_factor_compute_algo
+        if not callable(algorithm) and algorithm not in ("max", "most_recent"):
+            expected = 'amax_compute_algo "max", "most_recent" or a function'
+            raise ArgumentError(message("DelayedScaling", expected, repr(algorithm), "pass one of them"))
+        if scaling is not None and not callable(scaling):
+            expected = "scaling_factor_compute_algo as a function or None"
+            raise ArgumentError(message("DelayedScaling", expected, repr(scaling), "pass None for fp8_max / amax"))
+        if self.backward_override is not None:
+            do = 'use Float8CurrentScaling, or Policy({"*:grad_output": None}) over this recipe'
+            raise ArgumentError(message("DelayedScaling", "no backward_override", repr(self.backward_override), do))
 
-    def _linear_plan(self) -> LinearPlan:
+    def _linear_plan(self, name: str) -> LinearPlan:
         """Make the plan: all three tensors per-tensor FP8 with delayed scales."""
-        assert not callable(self.amax_compute_algo)
         forward = TensorPlan(of_element(fp8_e4m3, self.fp8_format.forward), "delayed")
         gradient = TensorPlan(of_element(fp8_e4m3, self.fp8_format.backward), "delayed")
+        scaling = self.scaling_factor_compute_algo
+        rule = DelayedRule(
+            self.amax_history_len,
+            self.amax_compute_algo,
+            self.margin,
+            scaling,
+            None if scaling is None else self,
+            self.reduce_amax,
+        )
         return LinearPlan(
             x=forward,
             w=forward,
             dy=gradient,
-            delayed=DelayedRule(self.amax_history_len, self.amax_compute_algo, self.margin),
-            **_accumulation(self.fp8_gemm_fprop, self.fp8_gemm_dgrad, self.fp8_gemm_wgrad),
+            delayed=rule,
+            **accumulation(self.fp8_gemm_fprop, self.fp8_gemm_dgrad, self.fp8_gemm_wgrad),
         )
 
 
@@ -111,9 +131,9 @@ class Float8CurrentScaling(Recipe):
     fp8_format: Format = Format.HYBRID
     use_power_2_scales: bool = False
     amax_epsilon: float = 0.0
-    fp8_gemm_fprop: MMParams = field(default=_FAST, kw_only=True)
-    fp8_gemm_dgrad: MMParams = field(default=_SPLIT, kw_only=True)
-    fp8_gemm_wgrad: MMParams = field(default=_SPLIT, kw_only=True)
+    fp8_gemm_fprop: MMParams = field(default=FAST, kw_only=True)
+    fp8_gemm_dgrad: MMParams = field(default=SPLIT, kw_only=True)
+    fp8_gemm_wgrad: MMParams = field(default=SPLIT, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,7 +143,7 @@ class Float8CurrentScaling(Recipe):
             do = "pass a small float, or 0"
             raise ArgumentError(message("Float8CurrentScaling", "amax_epsilon >= 0, finite", repr(epsilon), do))
 
-    def _linear_plan(self) -> LinearPlan:
+    def _linear_plan(self, name: str) -> LinearPlan:
         """Make the plan: all three tensors per-tensor FP8 with current scales."""
         row = fp8_e4m3.replace(power_of_two_scales=True) if self.use_power_2_scales else fp8_e4m3
         forward = TensorPlan(of_element(row, self.fp8_format.forward), "current", amax_epsilon=self.amax_epsilon)
@@ -132,7 +152,7 @@ class Float8CurrentScaling(Recipe):
             x=forward,
             w=forward,
             dy=gradient,
-            **_accumulation(self.fp8_gemm_fprop, self.fp8_gemm_dgrad, self.fp8_gemm_wgrad),
+            **accumulation(self.fp8_gemm_fprop, self.fp8_gemm_dgrad, self.fp8_gemm_wgrad),
         )
 
 
@@ -171,9 +191,9 @@ class Float8BlockScaling(Recipe):
     w_block_scaling_dim: int = 2
     grad_block_scaling_dim: int = 1
     use_f32_scales: bool = field(default=False, kw_only=True)
-    fp8_gemm_fprop: MMParams = field(default=_SPLIT, kw_only=True)
-    fp8_gemm_dgrad: MMParams = field(default=_SPLIT, kw_only=True)
-    fp8_gemm_wgrad: MMParams = field(default=_SPLIT, kw_only=True)
+    fp8_gemm_fprop: MMParams = field(default=SPLIT, kw_only=True)
+    fp8_gemm_dgrad: MMParams = field(default=SPLIT, kw_only=True)
+    fp8_gemm_wgrad: MMParams = field(default=SPLIT, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -192,7 +212,7 @@ class Float8BlockScaling(Recipe):
                 got, do = f"use_split_accumulator=False in fp8_gemm_{gemm}", "block scales need the split accumulator"
                 raise ArgumentError(message(name, "MMParams(use_split_accumulator=True)", got, do))
 
-    def _linear_plan(self) -> LinearPlan:
+    def _linear_plan(self, name: str) -> LinearPlan:
         """Make the plan: 1 x 128 or 128 x 128 blocks for each tensor."""
         row = fp8_e4m3_b128.replace(power_of_two_scales=False) if self.use_f32_scales else fp8_e4m3_b128
         forward, gradient = (of_element(row, e) for e in (self.fp8_format.forward, self.fp8_format.backward))
@@ -231,7 +251,7 @@ class MXFP8BlockScaling(Recipe):
         check_fp8_format("MXFP8BlockScaling", self.fp8_format)
         check_whole("MXFP8BlockScaling", "margin", self.margin, *_MARGIN)
 
-    def _linear_plan(self) -> LinearPlan:
+    def _linear_plan(self, name: str) -> LinearPlan:
         """Make the plan: 1 x 32 blocks for activations and gradients, 1 x 32 or 32 x 32 for weights."""
         row = of_element(mxfp8_e4m3, self.fp8_format.forward)
         weight = row.replace(block=(32, 32)) if self.enable_2d_quantization else row
@@ -303,7 +323,7 @@ class NVFP4BlockScaling(Recipe):
                 got, do = f"{argument}={getattr(self, argument)!r} with it", "pass disable_rht=True"
                 raise ArgumentError(message(name, "an input without the Hadamard transform", got, do))
 
-    def _linear_plan(self) -> LinearPlan:
+    def _linear_plan(self, name: str) -> LinearPlan:
         """Make the plan: 1 x 16 blocks for activations and gradients, 16 x 16 for weights."""
         weight = nvfp4 if self.disable_2d_quantization else nvfp4.replace(block=(16, 16))
         inputs = nvfp4.replace(per_row_tensor_scale=True) if self.row_scaled_activation else nvfp4
@@ -325,11 +345,3 @@ class NVFP4BlockScaling(Recipe):
             return row
         bound = 256 if self.nvfp4_4over6_e4m3_use_256 in (tensor, "all") else 448
         return row.replace(four_over_six=f"{self.nvfp4_4over6_err_mode.lower()}_{bound}")
-
-
-def _accumulation(fprop: MMParams, dgrad: MMParams, wgrad: MMParams) -> dict[str, Any]:
-    return {
-        "fast_fprop": not fprop.use_split_accumulator,
-        "fast_dgrad": not dgrad.use_split_accumulator,
-        "fast_wgrad": not wgrad.use_split_accumulator,
-    }

@@ -1,11 +1,14 @@
-"""Quantize a tensor for its GEMMs as its plan says."""
+"""Make the copies of a tensor that its GEMMs read, as its plan says."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from nvfp.kernels.amax import amax
+from nvfp.kernels.cast import cast
+from nvfp.kernels.dequantize import dequantize
 from nvfp.kernels.gemm import native_scale_layout
-from nvfp.kernels.operand import OperandPair
+from nvfp.kernels.operand import Operand, OperandPair
 from nvfp.kernels.quantize import quantize
 from nvfp.recipes.plan import TensorPlan
 from nvfp.recipes.state import DelayedState
@@ -17,6 +20,7 @@ def quantize_for_gemm(
     *,
     row: bool,
     col: bool,
+    dtype: Any = None,
     state: DelayedState | None = None,
     role: str = "",
     recording: bool = True,
@@ -25,32 +29,76 @@ def quantize_for_gemm(
     """Return the row and/or column copy of a matrix under a tensor plan.
 
     Args:
-        raw: raw array [M, K], float32/bf16/fp16.
-        plan: format, scaling, rounding, rotation.
+        raw: raw array [M, K], float32/bf16/fp16/float64.
+        plan: format, scaling, rounding, rotation of each copy.
         row: make the row copy.
         col: make the column copy.
-        state: scaling state; needed when ``plan.scaling`` is ``"delayed"``.
+        dtype: of copies in high precision; None keeps that of ``raw``.
+        state: scaling state; needed when ``plan`` has delayed scaling.
         role: name of the tensor inside the state.
         recording: record the amax of ``raw`` in the state.
-        rng: ``(key, ordinal, step)`` of this call; needed when ``plan.rounding`` is ``"stochastic"``.
+        rng: ``(key, ordinal, step)`` of this call; needed when the plan rounds stochastically.
 
     Returns:
-        The pair, its scales in the layout that GEMMs read on the device of ``raw``.
+        The pair, its scales in the layout that GEMMs read on the device of ``raw``. A side in high precision is a
+        raw array: ``raw`` itself where the dtype fits. A column copy that is to hold the row copy's values in high
+        precision is the row copy's Operand, which GEMMs expand.
     """
-    scale = amax_out = None
+    options: dict[str, Any] = {"dtype": dtype, "state": state, "role": role, "recording": recording, "rng": rng}
+    column = plan.column
+    if column is None or not col:
+        pair = _copies(raw, plan, row=row, col=col, **options)
+    else:
+        from_row = column.source == "row"
+        pair = _copies(raw, plan, row=True, col=False, **options) if row or from_row else OperandPair(None, None)
+        if from_row and plan.format is not None:
+            pair.col = pair.row if column.format is None else _again(pair.row, raw, column, options)
+        else:
+            pair.col = _copies(raw, column, row=False, col=True, **options).col
+        if not row:
+            pair.row = None
+    if plan.watch is not None:
+        plan.watch(raw, pair)
+    return pair
+
+
+def _again(operand: Any, raw: Any, column: TensorPlan, options: dict[str, Any]) -> Any:
+    """The column copy of what the row copy holds, in the dtype of the tensor."""
+    return _copies(dequantize(operand, raw.dtype), column, row=False, col=True, **options).col
+
+
+def _copies(
+    raw: Any,
+    plan: TensorPlan,
+    *,
+    row: bool,
+    col: bool,
+    dtype: Any,
+    state: DelayedState | None,
+    role: str,
+    recording: bool,
+    rng: Any | None,
+) -> OperandPair:
+    """Both copies under one and the same plan."""
+    fmt, scale, amax_out = plan.format, None, None
     if plan.scaling == "delayed":
         assert state is not None, "a delayed plan comes with its state"
         scale, amax_out = state.scale_word(role), state.amax_word(role) if recording else None
+    if fmt is None:
+        if amax_out is not None:
+            amax(raw, out=amax_out)
+        dense = raw if type(raw) is Operand or dtype is None or raw.dtype == dtype else cast(raw, dtype)
+        return OperandPair(dense if row else None, dense if col else None)
     return quantize(
         raw,
-        plan.format,
+        fmt,
         row=row,
         col=col,
         scale=scale,
         amax_out=amax_out,
         amax_epsilon=plan.amax_epsilon,
         rounding=plan.rounding,
-        rng=rng,
+        rng=rng if plan.rounding == "stochastic" else None,
         rotation=plan.rotation,
-        scale_layout=native_scale_layout(raw, plan.format),
+        scale_layout=native_scale_layout(raw, fmt),
     )

@@ -1,12 +1,12 @@
 """Scaling state of delayed scaling: raw arrays at fixed addresses, owned by one module.
 
-Only the update kernel changes them (`kernels.amax_history_update`); a cast reads the scale of its
+Only the update at the end of a step changes them (`recipes.update`); a cast reads the scale of its
 tensor and records the amax into the newest row of the history.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ from nvfp.errors import StateError, message
 from nvfp.kernels._dispatch import kind_of, place_like
 from nvfp.kernels.cast import cast
 from nvfp.kernels.elementwise import elementwise
-from nvfp.kernels.multi_tensor import amax_history_update
 from nvfp.recipes.plan import DelayedRule
+
+Reduce = Callable[[Any], Any]  # amaxes [n] of this process (an Array) -> the maxima over all processes
 
 
 class DelayedState:
@@ -28,15 +29,29 @@ class DelayedState:
         scale: float32 [n], the multipliers that the next casts use.
         amax_history: float32 [len, n]; row 0 collects the step that runs.
         rule: how the scales follow from the history.
+        reduce: reduction of amaxes over processes in the running step, or None.
     """
 
-    __slots__ = ("_amax_words", "_scale_words", "amax_history", "fp8_max", "pending", "roles", "rule", "scale")
+    __slots__ = (
+        "_amax_words",
+        "_limits",
+        "_scale_words",
+        "amax_history",
+        "fp8_max",
+        "pending",
+        "reduce",
+        "roles",
+        "rule",
+        "scale",
+    )
 
     def __init__(self, roles: tuple[str, ...], fp8_max: tuple[float, ...], rule: DelayedRule, like: Any) -> None:
         self.roles = roles
         self.fp8_max = fp8_max
         self.rule = rule
         self.pending = False
+        self._limits: tuple[tuple[float, ...], Any] | None = None
+        self.reduce: Reduce | None = None
         n = len(roles)
         self.hold(
             place_like(np.ones(n, np.float32), like),
@@ -68,6 +83,13 @@ class DelayedState:
         self.pending = True
         return self._amax_words[role]
 
+    def limits(self) -> Any:
+        """`fp8_max` as a float32 array [n] beside the scales, made once."""
+        kept = self._limits
+        if kept is None or kept[0] != self.fp8_max or kind_of(kept[1]) != kind_of(self.scale):
+            kept = self._limits = (self.fp8_max, place_like(np.asarray(self.fp8_max, np.float32), self.scale))
+        return kept[1]
+
     def adapt(self, fp8_max: tuple[float, ...], rule: DelayedRule) -> None:
         """Follow a recipe that changed: keep what was learned, in the new length and element range."""
         if rule.history_length != self.rule.history_length:
@@ -96,12 +118,13 @@ class DelayedState:
     def discard(self) -> None:
         """Forget the amaxes of a step that failed; scales stay."""
         if self.pending:
-            elementwise("multiply", self.amax_history[:1], 0.0, out=self.amax_history[:1])
+            self.amax_history[:1].fill(0)  # a product with 0 would make NaN of an infinite amax, and NaN stays
             self.pending = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return ``{"scale": [n], "amax_history": [len, n]}``, the raw arrays themselves."""
-        return {"scale": self.scale, "amax_history": self.amax_history}
+        """Return ``{"scale": [n], "amax_history": [len, n], "fp8_max": [n]}``: the raw arrays, and a host array."""
+        state = {"scale": self.scale, "amax_history": self.amax_history}
+        return state | ({"fp8_max": np.asarray(self.fp8_max, np.float32)} if self.fp8_max else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copy saved values in, in place; the saved history may be longer or shorter than this one.
@@ -109,7 +132,7 @@ class DelayedState:
         Raises:
             StateError: another number of tensors.
         """
-        scale, history = check_state(self.roles, state)
+        scale, history, fp8_max = check_state(self.roles, state)
         n = len(self.roles)
         new = np.zeros((self.rule.history_length, n), np.float32)
         new[0] = history[0]
@@ -118,6 +141,7 @@ class DelayedState:
             new[-keep:] = history[-keep:]
         for own, saved in ((self.scale, scale), (self.amax_history, new)):
             cast(place_like(saved, own), own.dtype, out=own)
+        self.fp8_max, self.pending = fp8_max or self.fp8_max, False
 
 
 def _restored(
@@ -129,34 +153,27 @@ def _restored(
     return state
 
 
-def check_state(roles: tuple[str, ...], state: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return saved scale and history as float32, or raise StateError if they do not belong to these tensors."""
+def check_state(roles: tuple[str, ...], state: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, tuple[float, ...]]:
+    """Return saved scale, history and fp8_max (empty if there is none), or raise StateError if they do not fit."""
     try:
         scale = np.asarray(state["scale"], np.float32)
         history = np.asarray(state["amax_history"], np.float32)
+        limits = state.get("fp8_max")
+        fp8_max = np.asarray(() if limits is None else limits, np.float32)
     except (TypeError, ValueError) as error:
         raise StateError(message("load_state_dict", "scaling state in numbers", error, "load it again")) from error
     n = len(roles)
-    if scale.shape != (n,) or history.ndim != 2 or history.shape[1] != n or history.shape[0] < 1:
+    if (
+        scale.shape != (n,)
+        or history.ndim != 2
+        or history.shape[1] != n
+        or history.shape[0] < 1
+        or (limits is not None and fp8_max.shape != (n,))
+    ):
         expected = f"scale ({n},) and amax_history (len, {n}) for the tensors {roles}"
         do = "load the state of a module of the same kind"
         raise StateError(message("load_state_dict", expected, f"{scale.shape} and {history.shape}", do))
-    return scale, history
-
-
-def update_states(states: Iterable[DelayedState]) -> None:
-    """Roll the histories and renew the scales of all states, one launch per (rule, device)."""
-    groups: dict[tuple[str, int, str], list[DelayedState]] = {}
-    for state in states:
-        key = (state.rule.algorithm, state.rule.margin, kind_of(state.scale))
-        groups.setdefault(key, []).append(state)
-    for (algorithm, margin, _), group in groups.items():
-        amax_history_update(
-            [s.amax_history for s in group],
-            [s.scale for s in group],
-            [s.fp8_max for s in group],
-            algorithm=algorithm,
-            margin=margin,
-        )
-        for state in group:
-            state.pending = False
+    if not (np.isfinite(scale).all() and (scale > 0).all() and (fp8_max > 0).all()):
+        expected, do = "scales above 0 and finite", "load a state of before the fault"
+        raise StateError(message("load_state_dict", expected, scale.tolist(), do))
+    return scale, history, tuple(float(v) for v in fp8_max)

@@ -312,12 +312,13 @@ FLAT: dict[str, Callable[[Any], Any]] = {
 
 # No arrays, only integers, or values that do not enter the result.
 NO_INPUT = {
-    "arange", "bincount", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
-    "bitwise_xor", "broadcast_shapes", "cuda_problem", "custom_vjp", "default_device", "devices", "empty",
-    "empty_like", "explain_attention", "eye", "fft.fftfreq", "fft.rfftfreq", "from_dlpack", "full", "full_like",
-    "gemm_stats", "grad",
-    "iinfo", "linspace", "load", "load_checkpoint", "ones", "ones_like", "parameter", "save", "save_checkpoint",
-    "set_default_device", "use_device", "value_and_grad", "vjp", "zeros", "zeros_like",
+    "alignment", "arange", "bincount", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "broadcast_shapes", "checkpoint", "cuda_problem", "custom_vjp",
+    "default_device", "devices", "empty", "empty_like", "explain_attention", "explain_recipe", "eye", "fft.fftfreq",
+    "fft.rfftfreq", "from_dlpack", "full", "full_like", "gemm_stats", "grad", "iinfo", "is_fp8_available",
+    "is_fp8_block_scaling_available", "is_mxfp8_available", "is_nvfp4_available", "linspace", "load",
+    "load_checkpoint", "ones", "ones_like", "parameter", "save", "save_checkpoint", "set_default_device", "use_device",
+    "value_and_grad", "vjp", "zeros", "zeros_like",
 }  # fmt: skip
 
 

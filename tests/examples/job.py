@@ -15,7 +15,7 @@ import nvfp as nf
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ["bf16", "fp8", "fp8-current", "fp8-block", "mxfp8", "nvfp4"]
-MODULES = ("train_gpt", "corpus", "model", "options", "report")
+MODULES = ("train_gpt", "corpus", "model", "options", "report", "convergence")
 SMALL = {
     "gpt": "--steps 4 --batch 2 --context 16 --layers 1 --hidden 32 --heads 2 --val-windows 8 --log-every 1",
     "mlp": "--model mlp --steps 4 --batch 32 --hidden 64 --embedding 8 --val-windows 256 --log-every 1",

@@ -56,6 +56,15 @@ def test_there_and_back(device: Device) -> None:
     assert (to_numpy(hadamard(to_device(impulse, device), axis=0)) == 1).all()
 
 
+def test_products_survive(device: Device) -> None:
+    """H H^T = I, and (H x)^T (H y) = x^T y, exactly: multiples of 4 give small integers, which bfloat16 holds."""
+    assert np.array_equal(oracle.MATRIX @ oracle.MATRIX.T, np.eye(16))
+    rng = np.random.default_rng(0)
+    x, y = (4.0 * rng.integers(-4, 5, (48, n)).astype(F32) for n in (24, 40))
+    turned = [to_numpy(hadamard(to_device(a, device), axis=0)).astype(np.float64) for a in (x, y)]
+    assert np.array_equal(turned[0].T @ turned[1], x.astype(np.float64).T @ y)
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_layouts_and_out(device: Device, axis: int) -> None:
     for dtype in (BF16, F32, F16):

@@ -239,10 +239,10 @@ def test_each_gemm_has_its_own_scaling_state(device: Any) -> None:
         with nf.autocast(enabled=True, recipe=recipe):
             module(x).sum().backward()
     state = {k: np.array(v) for k, v in module.state_dict().items()}
-    words = ("forward.scale", "forward.amax_history", "backward.scale", "backward.amax_history")
+    words = [f"{which}.{part}" for which in ("forward", "backward") for part in ("scale", "amax_history", "fp8_max")]
     assert [k for k in state if k.startswith("scaling.")] == [
-        f"scaling.{fc}.{w}" for fc in ("fc1", "fc2") for w in words
-    ]
+        "scaling.version", *(f"scaling.{fc}.{w}" for fc in ("fc1", "fc2") for w in words)
+    ]  # fmt: skip
     assert not np.array_equal(state["scaling.fc1.forward.scale"], state["scaling.fc2.forward.scale"])
     other = nf.nn.LayerNormMLP(8, 12, rng=rng(9))
     other.load_state_dict(state)
@@ -262,8 +262,8 @@ def test_each_gemm_has_its_own_scaling_state(device: Any) -> None:
     [
         (lambda: nf.nn.Linear(4, 6, tp_size=2), NotBuiltError),
         (lambda: nf.nn.Linear(4, 6, parallel_mode="column"), NotBuiltError),
-        (lambda: nf.nn.Linear(4, 6, fuse_wgrad_accumulation=True), NotBuiltError),
-        (lambda: nf.nn.Linear(4, 6, delay_wgrad_compute=True), NotBuiltError),
+        (lambda: nf.nn.Linear(4, 6, fuse_wgrad_accumulation=1), ArgumentError),
+        (lambda: nf.nn.LayerNormMLP(4, 6, delay_wgrad_compute=None), ArgumentError),
         (lambda: nf.nn.Linear(4, 6, nonsense=1), TypeError),
         (lambda: nf.nn.Linear(4, 6, dtype=nf.bfloat16, params_dtype=nf.float32), ArgumentError),
         (lambda: nf.nn.Linear(4, 6, parameters_split=("a", "b", "c", "d")), ArgumentError),
@@ -281,7 +281,7 @@ def test_each_gemm_has_its_own_scaling_state(device: Any) -> None:
         (lambda: nf.nn.LayerNormLinear(0, 6), ArgumentError),
         (lambda: nf.nn.LayerNormMLP(4, 6, activation="clamped_swiglu"), NotBuiltError),
         (lambda: nf.nn.LayerNormMLP(4, 6, activation="tanh"), ArgumentError),
-        (lambda: nf.nn.LayerNormMLP(4, 6, checkpoint=True), NotBuiltError),
+        (lambda: nf.nn.LayerNormMLP(4, 6, set_parallel_mode=True), NotBuiltError),
         (lambda: nf.nn.LayerNormMLP(4, 2.5), DTypeError),  # type: ignore[arg-type]
     ],
 )

@@ -114,7 +114,7 @@ def test_state_only_where_there_is_some_and_resume(device: Any) -> None:
     for _ in range(3):
         step(module)
     saved = {k: np.array(np.asarray(v)) for k, v in module.state_dict().items()}
-    assert sorted(saved) == [*NAMES, "weight"]
+    assert sorted(saved) == [*NAMES, "scaling.version", "weight"]
     expected = [step(module) for _ in range(2)]
     fresh = layer(9)
     fresh.load_state_dict(saved)

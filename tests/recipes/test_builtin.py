@@ -94,20 +94,37 @@ def test_nvfp4_defaults(rht: bool, stochastic: bool) -> None:
     assert plan.dy.rounding == ("stochastic" if stochastic else "even")
 
 
-@pytest.mark.parametrize(
-    "argument",
-    [{"fp8_dpa": True}, {"fp8_mha": True}, {"backward_override": "dequantized"}],
-    ids=lambda a: next(iter(a)),
-)
-@pytest.mark.parametrize(
-    "name",
-    ["DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling", "MXFP8BlockScaling", "NVFP4BlockScaling"],
-)
+EVERY = ["DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling", "MXFP8BlockScaling", "NVFP4BlockScaling"]
+
+
+@pytest.mark.parametrize("argument", [{"fp8_dpa": True}, {"fp8_mha": True}], ids=lambda a: next(iter(a)))
+@pytest.mark.parametrize("name", EVERY)
 def test_arguments_of_te_that_are_not_built_say_so(name: str, argument: dict[str, object]) -> None:
     make, options = getattr(recipes, name), NVFP4_FOR_NOW if name == "NVFP4BlockScaling" else {}
     make(**options, fp8_dpa=False, fp8_mha=False, backward_override=None)
     with pytest.raises(NotBuiltError, match=rf"\[{name}\] expected {next(iter(argument))} left off"):
         make(**options, **argument)
+
+
+@pytest.mark.parametrize("override", ["high_precision", "dequantized"])
+@pytest.mark.parametrize("name", EVERY[1:])
+def test_backward_override(name: str, override: Any) -> None:
+    """fprop as ever; dgrad and wgrad take input and weight as they came, or as fprop saw them, and dy as it comes."""
+    make = getattr(recipes, name)
+    plain, plan = make().linear_plan(), make(backward_override=override).linear_plan()
+    source = "row" if override == "dequantized" else "original"
+    for mine, usual in ((plan.x, plain.x), (plan.w, plain.w)):
+        assert (mine.side("row").format, mine.amax_epsilon) == (usual.format, usual.amax_epsilon)
+        column = mine.side("col")
+        assert (column.format, column.source, column.rotation) == (None, source, None)
+    assert plan.dy == recipes.IdentityQuantizer() and plan.fast_fprop == plain.fast_fprop
+
+
+def test_backward_override_of_delayed_scaling_is_refused_as_in_te() -> None:
+    with pytest.raises(ArgumentError, match=r"\[DelayedScaling\] expected no backward_override.*Policy"):
+        recipes.DelayedScaling(backward_override="dequantized")
+    with pytest.raises(ArgumentError, match='backward_override None, "high_precision" or'):
+        recipes.MXFP8BlockScaling(backward_override="bf16")  # type: ignore[arg-type]
 
 
 def test_nvfp4_row_scaled_and_4over6() -> None:
@@ -142,15 +159,18 @@ def test_nvfp4_refuses_nonsense(argument: dict[str, Any], words: str) -> None:
         recipes.NVFP4BlockScaling(**argument)
 
 
-@pytest.mark.parametrize("kwargs", [{"amax_history_len": 0}, {"amax_compute_algo": "median"}])
+@pytest.mark.parametrize(
+    "kwargs", [{"amax_history_len": 0}, {"amax_compute_algo": "median"}, {"scaling_factor_compute_algo": 2.0}]
+)
 def test_bad_delayed_arguments(kwargs: dict[str, object]) -> None:
     with pytest.raises(ArgumentError, match="DelayedScaling"):
         recipes.DelayedScaling(**kwargs)
 
 
-def test_callables_are_refused_by_name() -> None:
-    with pytest.raises(NotBuiltError, match="callable"):
-        recipes.DelayedScaling(amax_compute_algo=max)
+def test_no_environment_variable_changes_a_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NVTE_FP8_BLOCK_SCALING_FP32_SCALES", "NVTE_FP8_CURRENT_SCALING_POWER_2_SCALES"):
+        monkeypatch.setenv(name, "1")
+    assert not recipes.Float8BlockScaling().use_f32_scales and not recipes.Float8CurrentScaling().use_power_2_scales
 
 
 def test_recipes_are_frozen_and_hashable() -> None:
@@ -166,6 +186,7 @@ def test_recipes_are_frozen_and_hashable() -> None:
         {"margin": 1000},
         {"amax_history_len": 2.5},
         {"reduce_amax": 1},
+        {"fp8_gemm_dgrad": True},
     ],
     ids=repr,
 )
