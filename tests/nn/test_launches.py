@@ -20,11 +20,11 @@ pytestmark = pytest.mark.gpu
 # mxfp8 and nvfp4 (fp8-block anywhere but on Hopper): expanding the operands of three GEMMs, nvfp4: their tensor factors
 # into alpha.
 LINEAR = {"bf16": 2, "fp8": 7, "fp8-current": 8, "fp8-block": 5, "mxfp8": 11, "nvfp4": 17}
-# Over nvfp4, its default rotates (x and dy: one launch more to rotate, one for the copy apart) and advances a step.
-LINEAR["nvfp4-default"] = LINEAR["nvfp4"] + 5
+# Over nvfp4, its default rotates (x and dy, in the pass that quantizes) and advances a step.
+LINEAR["nvfp4-default"] = LINEAR["nvfp4"] + 1
 # A whole step of MLP(64, 128) with cross_entropy and AdamW.
 TRAINING = {"bf16": 12, "fp8": 20, "fp8-current": 24, "fp8-block": 18, "mxfp8": 28, "nvfp4": 39}
-TRAINING["nvfp4-default"] = TRAINING["nvfp4"] + 7  # the first dy has no row copy
+TRAINING["nvfp4-default"] = TRAINING["nvfp4"] + 1
 # One step of TransformerLayer(64, 128, 4), hidden dropout, on (2, 16, 64), without what its attention launches, which
 # depends on the backend. Forward 5: two norms, activation, two dropouts with their residuals. Backward 20: four bias
 # gradients (8), two norms (4), two dropouts, activation, one addition where two gradients meet, query, key and value
