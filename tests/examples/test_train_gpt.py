@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,15 @@ def test_ctrl_c_saves_checkpoint_metrics_and_plot(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bf16.safetensors", "loss.png", "metrics.json"]
 
 
+@pytest.fixture
+def default_interrupt() -> Iterator[None]:
+    """Python's own handler of Ctrl-C: a shell starts what runs in the background with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("default_interrupt")
 def test_a_second_ctrl_c_stops_at_once(job: Any) -> None:
     before = signal.getsignal(signal.SIGINT)
     with job.first_interrupt_held() as stop:
