@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
-import math
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, overload
@@ -14,6 +12,7 @@ from nvfp.dtypes.codec import Overflow, Rounding
 from nvfp.dtypes.formats import FORMATS, QuantDType
 from nvfp.errors import ArgumentError, message
 from nvfp.inspect._figures import Figures
+from nvfp.inspect._json import as_json
 from nvfp.inspect._picture import draw
 from nvfp.inspect.error_report import ErrorReport, as_quantized, as_source, figures_of, host, report_of
 
@@ -61,7 +60,7 @@ class FormatComparison(Sequence[ErrorReport]):
         Args:
             indent: spaces per level; None for one line.
         """
-        return json.dumps([_finite(row) for row in self.as_dicts()], indent=indent, allow_nan=False)
+        return as_json(self.as_dicts(), None, indent)
 
     def plot(self, path: str | os.PathLike[str] | None = None, ax: Any = None) -> Any:
         """Draw SQNR against bits per value, and the relative error in each binade of ``|x|`` over their histogram.
@@ -170,7 +169,3 @@ def _cells(report: ErrorReport) -> tuple[str, ...]:
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
     """Names to the left, numbers to the right."""
     return [cells[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))]
-
-
-def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +13,7 @@ import numpy as np
 from nvfp.capability import Capability
 from nvfp.device import Device
 from nvfp.dtypes.formats import QuantDType
+from nvfp.inspect._json import as_json
 from nvfp.inspect.availability import alignment, capability_of, recipe_in_force
 from nvfp.inspect.figures_table import html_table
 from nvfp.kernels.cublaslt.typemap import route
@@ -107,10 +106,7 @@ class RecipeExplanation(Sequence[OperandNote]):
             path: a file, which is replaced.
             indent: spaces per level; None for one line.
         """
-        text = json.dumps(self.as_dict(), indent=indent)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return as_json(self.as_dict(), path, indent)
 
     def __repr__(self) -> str:
         rows = [_COLUMNS, *(_cells(operand) for operand in self)]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import html
-import json
 import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
+from nvfp.inspect._json import as_json
 from nvfp.inspect._recorded_picture import draw
 
 _COLUMNS = (
@@ -158,10 +157,7 @@ class Recording(Sequence[TensorFigures]):
             path: a file, which is replaced.
             indent: spaces per level; None for one line.
         """
-        text = json.dumps(finite(self.as_dict()), indent=indent, allow_nan=False)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return as_json(self.as_dict(), path, indent)
 
     def plot(self, path: str | os.PathLike[str] | None = None, ax: Any = None, *, most: int = 40) -> Any:
         """Draw SQNR of each tensor, with its range over the samples, and beside it what under- and overflowed.
@@ -204,20 +200,6 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     top = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def finite(value: Any) -> Any:
-    """Return nested dicts and lists with None in place of floats that JSON cannot hold.
-
-    Example:
-        >>> finite({"a": [1.0, float("nan")]})
-        {'a': [1.0, None]}
-    """
-    if isinstance(value, dict):
-        return {k: finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cells(f: TensorFigures) -> tuple[str, ...]:

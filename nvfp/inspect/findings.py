@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from nvfp.errors import ArgumentError, message
-from nvfp.inspect.figures_table import finite, html_table
+from nvfp.inspect._json import as_json
+from nvfp.inspect.figures_table import html_table
 
 Tensor = tuple[str, str]  # qualified name of the GEMM, role
 _COLUMNS = ("tensors", "loss", "difference", "gradient cosine")
@@ -113,10 +112,7 @@ class Bisection(Sequence[Finding]):
             path: a file, which is replaced.
             indent: spaces per level; None for one line.
         """
-        text = json.dumps(finite(self.as_dict()), indent=indent, allow_nan=False)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return as_json(self.as_dict(), path, indent)
 
     def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         head = ("quantized alone" if self.switch == "on" else "not quantized", *_COLUMNS[1:])

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from nvfp.arrays.array import Array
 from nvfp.arrays.quantized import QuantizedArray
 from nvfp.errors import DTypeError, message
+from nvfp.inspect._json import as_json
 from nvfp.kernels.operand import Operand
 from nvfp.nn.module import Module
 
@@ -97,10 +96,7 @@ class MemoryTable(Sequence[ParameterMemory]):
             path: a file, which is replaced.
             indent: spaces per level; None for one line.
         """
-        text = json.dumps(self.as_dict(), indent=indent)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return as_json(self.as_dict(), path, indent)
 
     def __repr__(self) -> str:
         shown = [c for c in COPIES if getattr(self.total, c)]  # a column without a byte says nothing

@@ -71,7 +71,7 @@ def dequantize(
     check_format("dequantize", operand.format)
     check_out("dequantize", out, operand.shape, dtype)
     plain = plain_scales(operand)
-    _check_shapes(plain)
+    check_shapes("dequantize", plain)
     if convention is not None or amax is not None:
         plain = _in_te_order(plain, convention, amax, tensor_factors)
     if plain.format.per_row_tensor_scale:
@@ -113,12 +113,13 @@ def _row_scaled(operand: Operand, dtype: np.dtype, out: Any | None) -> Any:
     return elementwise("multiply", values, factors, dtype=dtype, out=into)
 
 
-def _check_shapes(operand: Operand) -> None:
+def check_shapes(op: str, operand: Operand) -> None:
+    """Raise unless codes and plain scales have the shapes that the format and the logical shape give."""
     fmt, shape, axis = operand.format, operand.stored_shape, operand.stored_axis
     expected = codes_shape(fmt, shape, axis), scale_shape(fmt, shape, axis)
     got = operand.codes.shape, operand.scale.shape
     if got != expected:
-        raise ShapeError(message("dequantize", f"codes and scale of shapes {expected}", got, "rebuild the operand"))
+        raise ShapeError(message(op, f"codes and scale of shapes {expected}", got, "rebuild the operand"))
 
 
 def plain_scales(operand: Operand) -> Operand:

@@ -14,9 +14,9 @@ from nvfp.kernels._check import FLOAT32, FLOATS, check_format, check_out
 from nvfp.kernels._dispatch import backend, kind_of
 from nvfp.kernels._weight_only import tiling
 from nvfp.kernels.cast import cast
-from nvfp.kernels.dequantize import plain_scales
+from nvfp.kernels.dequantize import check_shapes, plain_scales
 from nvfp.kernels.gemm import gemm
-from nvfp.kernels.operand import Operand, codes_shape, scale_shape
+from nvfp.kernels.operand import Operand
 
 HALVES = (np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16))
 PASS = 16  # rows of x that one reading of the weights serves
@@ -97,17 +97,9 @@ def prepack(operand: Operand) -> PackedWeight:
     if row is None or not along_k or 0 in operand.shape:
         return PackedWeight(None, None, None, operand.tensor_scale, operand.format, operand.shape, operand)
     plain = plain_scales(operand)
-    _check_shapes(plain)
+    check_shapes("prepack", plain)
     found: PackedWeight = backend("weight_only_gemm", operand).prepack(plain)
     return found
-
-
-def _check_shapes(operand: Operand) -> None:
-    fmt, shape, axis = operand.format, operand.stored_shape, operand.stored_axis
-    expected = codes_shape(fmt, shape, axis), scale_shape(fmt, shape, axis)
-    got = operand.codes.shape, operand.scale.shape
-    if got != expected:
-        raise ShapeError(message("prepack", f"codes and scale of shapes {expected}", got, "rebuild the operand"))
 
 
 def unpack(packed: PackedWeight) -> Operand:

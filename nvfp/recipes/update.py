@@ -6,7 +6,7 @@ so nothing waits for the GPU there either.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -19,7 +19,7 @@ from nvfp.dtypes.dense import float32
 from nvfp.errors import ArgumentError, message
 from nvfp.kernels._dispatch import kind_of
 from nvfp.kernels.cast import cast
-from nvfp.kernels.multi_tensor import amax_history_update
+from nvfp.kernels.multi_tensor import amax_history_update, prepare_amax_history_update
 from nvfp.recipes.state import DelayedState, Reduce
 
 
@@ -53,18 +53,33 @@ def _end_step(states: list[DelayedState]) -> None:
         key = ("max", 0) if rule.called else (rule.algorithm, rule.margin)
         groups.setdefault((*key, kind_of(state.scale)), []).append(state)
     for (algorithm, margin, _), group in groups.items():
-        amax_history_update(
-            [s.amax_history for s in group],
-            # what a function computed is written below; here its history rolls only
-            [cast(s.scale, float32) if s.rule.called else s.scale for s in group],
-            [s.fp8_max for s in group],
-            algorithm=algorithm,
-            margin=margin,
-        )
+        _roll(group, algorithm, margin)
     for state, scale in called:
         cast(scale, float32, out=state.scale)
     for state in states:
         state.pending = False
+
+
+def _roll(group: list[DelayedState], algorithm: str, margin: int) -> None:
+    """Roll the histories of states with one rule, and renew their scales unless a function computed them."""
+    if any(s.rule.called for s in group):  # what it computed is written afterwards: here the update gets copies
+        scales = [cast(s.scale, float32) if s.rule.called else s.scale for s in group]
+        tops = [s.fp8_max for s in group]
+        amax_history_update([s.amax_history for s in group], scales, tops, algorithm=algorithm, margin=margin)
+        return
+    # Numbers of objects name them here: what is prepared keeps the arrays alive.
+    key = algorithm, margin, tuple((id(s.amax_history), id(s.scale), s.fp8_max) for s in group)
+
+    def make() -> Callable[[], None]:
+        return prepare_amax_history_update(
+            [s.amax_history for s in group],
+            [s.scale for s in group],
+            [s.fp8_max for s in group],
+            algorithm=algorithm,
+            margin=margin,
+        )
+
+    group[0].prepared(key, make)()
 
 
 def _reduce(states: list[DelayedState], reduce: Reduce) -> None:

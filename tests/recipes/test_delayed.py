@@ -12,7 +12,7 @@ import pytest
 import nvfp as nf
 from nvfp import recipes
 from nvfp.errors import ArgumentError, DTypeError
-from nvfp.recipes import DelayedScaling, Format
+from nvfp.recipes import DelayedScaling, Format, update
 from tests.devices import to_numpy
 
 # B2: length 4, E4M3. Amax of each step (step 3: not run), scale after it under "max" and under "most_recent".
@@ -120,6 +120,28 @@ def test_infinite_amax_of_a_failed_step_is_forgotten(device: Any) -> None:
     step(module, recipe, 8.0, "outside")
     assert scales(module) == [56, 448]
     assert to_numpy(module._site.states["forward"].amax_history).tolist() == [[0, 0], [0, 0], [8, 1]]
+
+
+def test_the_end_of_a_step_is_prepared_once(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as the same states at the same addresses end it; the scales equal those of a fresh preparation."""
+    made: list[int] = []
+    original = update.prepare_amax_history_update
+
+    def counted(histories: Any, *rest: Any, **options: Any) -> Any:
+        made.append(len(histories))
+        return original(histories, *rest, **options)
+
+    monkeypatch.setattr(update, "prepare_amax_history_update", counted)
+    module, fresh = layer(), layer()
+    for length, amax in ((3, 8.0), (3, 2.0), (3, 1.0), (4, 1.0), (4, 4.0)):
+        step(module, DelayedScaling(amax_history_len=length), amax, "outside")
+    assert made == [1, 1, 1, 1]  # forward and backward, once for each pair of histories
+    for length, amax in ((3, 8.0), (3, 2.0), (3, 1.0), (4, 1.0), (4, 4.0)):
+        for state in fresh._site.states.values():
+            state._update = None
+        step(fresh, DelayedScaling(amax_history_len=length), amax, "outside")
+    assert len(made) == 4 + 10
+    assert all(scales(module, which) == scales(fresh, which) for which in ("forward", "backward"))
 
 
 def test_amaxes_are_reduced_over_processes(device: Any) -> None:

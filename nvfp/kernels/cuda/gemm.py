@@ -46,11 +46,7 @@ def known(
         key_bias, at_bias = _NONE if bias is None else operand_key(bias)
         key_out, at_out = _NONE if out is None else operand_key(out)
         call = _plain.get((_get_device(), key_a, key_b, key_bias, key_out, dtype, accumulate, fast, exact, tf32))
-    except (
-        AttributeError,
-        TypeError,
-        ValueError,
-    ):  # not arrays of the GPU: the contract sees to them
+    except (AttributeError, TypeError, ValueError):  # no arrays of the GPU: the contract sees to them
         return None
     return None if call is None else call.launch_plain(a, b, out, at_a, at_b, at_bias, at_out)
 
