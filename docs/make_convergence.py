@@ -83,7 +83,10 @@ def table(study: dict[str, list[dict[str, Any]]]) -> list[str]:
 def not_run(study: dict[str, list[dict[str, Any]]]) -> list[str]:
     """A sentence on what a reader may miss."""
     single = [name for name, runs in study.items() if len(runs) == 1]
-    return [f"One seed only, so without a spread of its own: {', '.join(single)}.", ""] if single else []
+    by_seed = ", ".join(f"{run['val_loss']:.4f} (seed {run['seed']})" for run in study["bf16"])
+    text = [f"bf16 one by one: {by_seed}."]
+    text += [f"One seed only, so without a spread of its own: {', '.join(single)}."] if single else []
+    return [" ".join(text), ""]
 
 
 def section(title: str, study: dict[str, list[dict[str, Any]]], picture: str) -> list[str]:

@@ -133,3 +133,15 @@ def test_a_peer_that_fails_leaves_a_gap(load: Any, capsys: pytest.CaptureFixture
     bench.row("nothing", lambda: None, moved=1, peer=peer)
     assert bench.rows[0].torch is None
     assert "torch cannot do 'nothing': refused" in capsys.readouterr().err
+
+
+def test_the_fit_of_the_crossover_finds_what_made_the_times(load: Any) -> None:
+    crossover = load("crossover")
+    made = {"saved": 4e-15, "cost": 1.5e-12, "fixed": 2e-5}
+    rows = []
+    for m, k, n in crossover.SHAPES:
+        bf16 = 5e-5 + 8e-15 * m * k * n
+        gain = made["saved"] * m * k * n - made["cost"] * (m * k + n * k + m * n) - made["fixed"]
+        for recipe, seconds in (("bf16", bf16), ("delayed", bf16 - gain)):
+            rows.append({"recipe": recipe, "m": m, "k": k, "n": n, "graph_ms": seconds * 1e3})
+    assert crossover.fit(rows, "delayed") == pytest.approx(made, rel=1e-3)
