@@ -90,7 +90,7 @@ def measured() -> str:
             cells = [_cell(found.get((m, k, n, name)), base) for name in RECIPES]
             rows.append([f"{m} x {k} x {n}", f"{base:.3f}", *cells])
         how = "as a CUDA graph" if kind == "graph_ms" else "ten steps in a row, launched by the host"
-        parts += ["", f"{how.capitalize()}:", "", table(["tokens x in x out", "bf16", *RECIPES], rows)]
+        parts += ["", f"{how[0].upper()}{how[1:]}:", "", table(["tokens x in x out", "bf16", *RECIPES], rows)]
     return "\n".join(parts)
 
 
