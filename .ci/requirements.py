@@ -14,7 +14,7 @@ def lower() -> list[str]:
     """Return each core dependency pinned to its lower bound."""
     found = []
     for requirement in PROJECT["dependencies"]:
-        match = re.fullmatch(r"([\w.-]+)>=([\w.]+)", requirement)
+        match = re.fullmatch(r"([\w.-]+)>=([\w.]+)(,<[\w.]+)?", requirement)
         if match is None:
             raise SystemExit(
                 f"pyproject.toml: a core dependency needs a lower bound (name>=version), not {requirement!r}"
