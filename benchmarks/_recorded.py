@@ -53,6 +53,11 @@ _MS: dict[Key, tuple[str, float]] = {
         ((16384, 8192, 8192), (9.989, 5.804, 5.893, 6.939)),
         ((8192, 4096, 4096), (1.067, 1.240, 1.181, 1.306)),
     ) for name, ms in zip(("bf16", "delayed", "current", "block"), times, strict=True)},
+    # Whole training steps, wall: torch.compile in bfloat16, TE in FP8 (one step at a time).
+    **{(f"train {name}", shape): (peer, ms) for shape, times in (
+        ((12, 768, 12, 1024, 16), (33.4, 75.6, 76.5, 75.7)),
+        ((24, 2048, 16, 2048, 4), (140.0, 158.8, 166.7, 211.1)),
+    ) for name, peer, ms in zip(("bf16", "delayed", "current", "block"), (_TORCH, _TE, _TE, _TE), times, strict=True)},
 }  # fmt: skip
 
 RECORDED = {key: Recorded(peer, ms / 1e3) for key, (peer, ms) in _MS.items()}

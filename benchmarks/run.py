@@ -18,7 +18,7 @@ from _row import limits_text
 from nvfp.kernels.stems import STEMS
 
 BENCHMARKS = {name: Path(stem.benchmark).stem for name, stem in STEMS.items() if isinstance(stem.benchmark, str)}
-BENCHMARKS["linear"] = "bench_linear"  # a module of several stems
+BENCHMARKS |= {"linear": "bench_linear", "train": "bench_train"}  # of several stems
 
 
 def _stems(text: str) -> list[str]:
