@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from pathlib import Path
 
@@ -48,9 +49,22 @@ def test_no_path_of_a_machine() -> None:
 
 
 def test_environment_page_is_current() -> None:
-    from docs.make_env import PAGE, render
+    from docs.make_environment import PAGE, render
 
-    assert PAGE.read_text(encoding="utf-8") == render(), "run: python -m docs.make_env"
+    assert PAGE.read_text(encoding="utf-8") == render(), "run: python -m docs.make_environment"
+
+
+def test_counterparts_of_te_variables_exist() -> None:
+    import nvfp as nf
+    from docs.make_environment import COUNTERPARTS
+
+    named = [variable for variables, _ in COUNTERPARTS for variable in variables.split()]
+    assert len(named) == len(set(named)) and all(variable.startswith("NVTE_") for variable in named)
+    for text in (ours for _, ours in COUNTERPARTS):
+        for recipe, arguments in re.findall(r"`(\w+)\(([^)]*)\)`", text):
+            fields = {field.name for field in dataclasses.fields(getattr(nf.recipes, recipe))}
+            assert {a.partition("=")[0].strip() for a in arguments.split(",")} <= fields, text
+        assert set(re.findall(r"NVFP_[A-Z_]+", text)) <= set(SWITCHES), text
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: p.relative_to(PACKAGE).as_posix())

@@ -153,6 +153,16 @@ def failure(error: Exception) -> KernelError:
     return kind(message("gemm", "cublasLtMatmul to succeed", error, "report the problem record"))
 
 
+def _create() -> int:
+    """A handle; the first call loads the library."""
+    try:
+        return int(_lt().create())
+    except Exception as error:
+        got = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        do = "pip install 'nvfp[cuda13]' (CUDA 12: 'nvfp[cuda12]'); python -m nvfp shows what is found"
+        raise KernelError(message("gemm", "a cuBLASLt that loads", got, do)) from error
+
+
 class DeviceState:
     """What one device needs: a cuBLASLt handle, 0 and 1 in device memory, and a workspace per stream.
 
@@ -161,7 +171,7 @@ class DeviceState:
     """
 
     def __init__(self) -> None:
-        self.handle: int = _lt().create()
+        self.handle: int = _create()
         self.lock = threading.Lock()
         self._workspaces: dict[int, Any] = {}
         # A stream of its own, so that the copy runs now even while another stream is being captured.

@@ -28,6 +28,7 @@ INCLUDE = SOURCES / "include"
 FLAGS = ("--std=c++17", "-ftz=false", "-prec-div=true", "-prec-sqrt=true")
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100f", "sm_120f")
 _QUOTED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+_INSTALL = "pip install 'nvfp[cuda13]' (CUDA 12: 'nvfp[cuda12]')"
 Defines = tuple[tuple[str, str | int], ...]
 
 
@@ -97,10 +98,29 @@ def _digest(source: str) -> bytes:
 @cache
 def nvrtc_version() -> tuple[int, int]:
     """Return NVRTC's (major, minor)."""
-    error, major, minor = need("cuda.bindings.nvrtc", extra="cuda13").nvrtcVersion()
+    nvrtc = need("cuda.bindings.nvrtc", extra="cuda13")
+    try:
+        error, major, minor = nvrtc.nvrtcVersion()  # loads the library
+    except Exception as why:
+        got = f"{type(why).__name__}: {' '.join(str(why).split())}"
+        raise KernelError(message("kernels.cuda", "an NVRTC that loads", got, _INSTALL)) from why
     if int(error) != 0:
-        raise KernelError(message("kernels.cuda", "a working NVRTC", error, "reinstall nvidia-cuda-nvrtc"))
+        raise KernelError(message("kernels.cuda", "a working NVRTC", error, _INSTALL))
     return int(major), int(minor)
+
+
+def headers_version(folder: str) -> tuple[int, int] | None:
+    """Return the CUDA version of the headers in a folder, None where they do not tell.
+
+    Args:
+        folder: that of ``cuda_runtime_api.h``.
+    """
+    try:
+        text = Path(folder, "cuda_runtime_api.h").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", text)
+    return None if found is None else (int(found[1]) // 1000, int(found[1]) % 1000 // 10)
 
 
 def cache_key(instance: Instance, arch: str) -> bytes:
@@ -134,7 +154,11 @@ def cubin(instance: Instance, arch: str) -> bytes:
     found: bytes | None = store.get(key)
     if found is None:
         found, _ = compile_cubin(instance, arch)
-        store[key] = found
+        try:
+            store[key] = found
+        except OSError as error:
+            do = "make room, or set NVFP_CACHE_DIR"
+            raise KernelError(message("kernels.cuda", f"room in {cache_dir()}", error, do)) from error
     return found
 
 
@@ -156,9 +180,16 @@ def compile_cubin(instance: Instance, arch: str, extra: tuple[str, ...] = ()) ->
     """
     headers = need("cuda.pathfinder", extra="cuda13").find_nvidia_header_directory("cudart")
     if headers is None:
-        raise KernelError(message("kernels.cuda", "the CUDA headers", "none", "pip install nvidia-cuda-runtime"))
+        raise KernelError(message("kernels.cuda", "the CUDA headers", "none", _INSTALL))
     flags = (*options(instance, arch), f"-I{INCLUDE}", f"-I{headers}", *extra)
-    return _nvrtc((SOURCES / instance.source).read_text(), instance, flags)
+    try:
+        return _nvrtc((SOURCES / instance.source).read_text(), instance, flags)
+    except KernelError as error:
+        found = headers_version(headers)
+        if found is None or found[0] == nvrtc_version()[0]:
+            raise
+        got = f"NVRTC {'.'.join(map(str, nvrtc_version()))} with headers of {'.'.join(map(str, found))}"
+        raise KernelError(message("kernels.cuda", "compiler and headers of one CUDA version", got, _INSTALL)) from error
 
 
 def _nvrtc(text: str, instance: Instance, flags: tuple[str, ...]) -> tuple[bytes, str]:
@@ -218,13 +249,26 @@ class Kernel:
     def _load(self, device: int) -> Any:
         with self._lock:  # one compile per key, however many threads ask
             if device not in self._functions:
+                code = cubin(self.instance, device_architecture(device))
                 module = cp.cuda.Module()
-                module.load(cubin(self.instance, device_architecture(device)))
+                try:
+                    module.load(code)
+                except Exception as error:
+                    raise _refused(device, error) from error
                 self._functions[device] = module.get_function(self.instance.name)
             return self._functions[device]
 
     def __repr__(self) -> str:
         return f"Kernel({self.instance})"
+
+
+def _refused(device: int, error: Exception) -> KernelError:
+    """What a driver that does not take a kernel is raised as."""
+    made = f"NVRTC {'.'.join(map(str, nvrtc_version()))}"
+    driver = int(cp.cuda.runtime.driverGetVersion())
+    got = f"{error} (kernels by {made}, a driver for CUDA {driver // 1000}.{driver % 1000 // 10}, cuda:{device})"
+    do = "update the NVIDIA driver, or install the extra of its CUDA version (python -m nvfp shows both)"
+    return KernelError(message("kernels.cuda", "a driver that loads the kernel", got, do))
 
 
 @cache
