@@ -298,7 +298,7 @@ class _Quantized(torch.autograd.Function):  # type: ignore[misc]
         with current_stream(x.device):
             y = layer._site.linear(layer, layer._plan, (x, weight, bias), needs, True)
             node: Any = y._node
-            tensors, ctx.template = take_apart(node.saved)
+            tensors, ctx.template = take_apart(node.saved, (x, weight))
             ctx.save_for_backward(*tensors)
             ctx.rule, ctx.needs, ctx.layer, ctx.weight = node.vjp, needs, layer, weight
             return to_tensor(y)
