@@ -149,9 +149,9 @@ class DelayedRule:
     """
 
     history_length: int
-    algorithm: Literal["max", "most_recent"] | Callable[[Any], Any]
+    algorithm: Literal["max", "most_recent"] | Callable[[Any], Any] = field(hash=False)
     margin: int
-    scaling: Callable[[Any, Any, Any, Any], Any] | None = None
+    scaling: Callable[[Any, Any, Any, Any], Any] | None = field(default=None, hash=False)
     recipe: Any = None
     reduce: bool = True
 
