@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import nvfp as nf
 from nvfp.errors import GradientError
 from tests.devices import need_oracle
-from tests.interop.common import DELAYED, MX, RECIPES, same
+from tests.interop.common import DELAYED, MX, RECIPES, SR, same
 
 torch = need_oracle("torch")
 pytestmark = pytest.mark.oracle
@@ -164,6 +165,30 @@ def test_the_amax_of_a_failed_backward_does_not_survive_a_file() -> None:
         ours(x).sum().backward()
     fresh.load_state_dict(ours.state_dict())
     assert not fresh.scaling_backward_amax_history.any()
+
+
+@pytest.mark.parametrize("recipe", [DELAYED, SR], ids=str)
+def test_a_rule_that_fails_puts_the_whole_pass_back(recipe: Any) -> None:
+    """The last layer's gradient was made, then the first one's cannot be: amaxes and draws are as before."""
+    model = torch.nn.Sequential(*(layer(64, 64, recipe=recipe) for _ in range(2)))
+    twin = copy.deepcopy(model)
+    x = torch.randn(16, 64, generator=torch.Generator().manual_seed(3))
+
+    def fail(*_: Any) -> Any:
+        raise ValueError("no")
+
+    y = model(x)
+    first = y.grad_fn.next_functions[0][0]  # the node of the layer below
+    first.rule = fail
+    with pytest.raises(ValueError, match="no"):
+        y.sum().backward()
+    history = model[1]._buffers.get("scaling_backward_amax_history")
+    assert history is None or not history.any()
+    model.zero_grad()
+    for net in (model, twin):
+        z = net(x)
+        (z * z).sum().backward()
+    assert recipe is DELAYED or torch.equal(model[1].weight.grad, twin[1].weight.grad)
 
 
 @pytest.mark.parametrize("what", ["weight", "x"])
