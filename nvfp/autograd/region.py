@@ -3,7 +3,8 @@
 `backward`, `grad`, `value_and_grad` and the pull-back of `vjp` open a region. Regions nest (a
 gradient of a gradient, a recomputed segment); only the outermost one of a thread ends a step. When
 it ends without an exception it runs the callbacks that nodes registered with `after_backward`, in
-the order of registration, then the hooks of `on_backward_end`. On an exception none of them runs.
+the order of registration, then the hooks of `on_backward_end`. On an exception none of them runs;
+those that have a method ``discard`` are told, so that they put back what the pass has moved.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ def region() -> Iterator[None]:
     token = _region.set(callbacks)
     try:
         yield
+    except BaseException:
+        abandon(callbacks)
+        raise
     finally:
         _region.reset(token)
     finish(callbacks)  # reached without an exception only
@@ -65,10 +69,35 @@ def finish(callbacks: dict[Hashable, Callback]) -> None:
     Args:
         callbacks: what the pass has collected.
     """
-    for callback in callbacks.values():
-        callback()
+    left = dict(callbacks)
+    try:
+        for key, callback in callbacks.items():
+            callback()
+            del left[key]
+    except BaseException:
+        abandon(left)
+        raise
     for hook in list(_hooks.values()):
         hook()
+
+
+def abandon(callbacks: dict[Hashable, Callback]) -> None:
+    """Give up a backward pass that has failed: call the method ``discard`` of its callbacks that have one.
+
+    Args:
+        callbacks: what the pass has collected.
+
+    Example:
+        >>> class Steps:
+        ...     def __call__(self): print("step")
+        ...     def discard(self): print("as before")
+        >>> abandon({"steps": Steps()})
+        as before
+    """
+    for callback in callbacks.values():
+        discard = getattr(callback, "discard", None)
+        if discard is not None:
+            discard()
 
 
 def in_backward() -> bool:
@@ -83,7 +112,8 @@ def collect_after_backward(key: Hashable, make: Callable[[], C]) -> C:
 
     Args:
         key: names the object within the outermost pass of this thread.
-        make: makes it; the object takes no argument when it is called.
+        make: makes it; the object takes no argument when it is called. If it has a method ``discard``, that is called
+            instead when the pass fails.
 
     Raises:
         GradientError: no backward pass is running.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nvfp.inspect.figures_table import TensorFigures
 
 # Color and marker of a tensor's role, so that prints in grey can be read as well.
-_ROLES = {"x": ("C0", "o"), "w": ("C2", "s"), "dy": ("C3", "^")}
+_ROLES = {"x": ("C0", "o"), "w": ("C2", "s"), "dy": ("C3", "^"), "y": ("C4", "D"), "dx": ("C5", "v")}
 _LEAST = 1e-4  # percent: the left end of the logarithmic axis
 
 
@@ -79,8 +79,8 @@ def _lost(panel: Any, shown: Sequence[TensorFigures]) -> None:
     for shift, name, color in ((-0.2, "underflow", "0.6"), (0.2, "overflow", "C1")):
         percent = [100 * getattr(f, name) for f in shown]
         panel.barh(places + shift, percent, height=0.4, color=color, label=name)
+    panel.set_xlim(_LEAST, 100)  # first: a logarithmic axis warns where every bar is 0
     panel.set_xscale("log")
-    panel.set_xlim(_LEAST, 100)
     panel.set(xlabel="% of the elements", title="became 0, or were clipped")
     panel.grid(alpha=0.25, axis="x")
     panel.legend(fontsize=8, frameon=False)

@@ -113,6 +113,20 @@ def measure(x: Any, q: Operand, row: Row) -> None:
     reduce("sum", _saturated(x, y, plain, error), dtype=INT64, out=row.saturated)
 
 
+def measure_given(q: Operand, row: Row) -> None:
+    """Write what can be said of a copy that came quantized: its own amax and scales, and what is not finite.
+
+    Args:
+        q: the row copy.
+        row: where the figures go; its sums stay 0.
+    """
+    plain = plain_scales(q)
+    _scales(plain, row)
+    y = dequantize(plain, FLOAT32)
+    amax(y, finite=True, out=row.amax)
+    reduce("sum", elementwise("isfinite", y), dtype=INT64, out=row.finite)
+
+
 def watch_output(y: Any, row: Row) -> None:
     """Write amax and the number of finite elements of a dense output."""
     amax(y, out=row.amax)

@@ -24,7 +24,7 @@ class TensorFigures:
 
     Attributes:
         module: qualified name of the GEMM, e.g. ``"layers.0.layernorm_mlp.fc1"``.
-        tensor: ``"x"``, ``"w"``, ``"dy"``, or ``"y"`` (an output, which is not quantized).
+        tensor: ``"x"``, ``"w"``, ``"dy"``; ``"y"``, an output; ``"dx"``, where it leaves the layer quantized.
         copy: ``"row"``, ``"col"``, or ``"dense"`` for an output.
         dtype: name of the quantized dtype of the copy (of an output: of the array).
         step: the step of the sample; None in figures of several samples.
@@ -33,7 +33,8 @@ class TensorFigures:
         amax: largest magnitude; infinities count where the format saturates.
         scale_min: smallest decode factor, tensor scale included; NaN if a block is NaN.
         scale_max: largest decode factor; per-tensor formats have one, which is both.
-        underflow: share of the elements that became 0 and were not.
+        underflow: share of the elements that became 0 and were not; NaN, as overflow, signal and noise, of a tensor
+            that came quantized.
         overflow: share of the elements that were clipped (`nf.quant_error` says when).
         nonfinite: number of elements where the input or its value is NaN or inf.
         signal: sum of x^2 over the others.
@@ -63,12 +64,17 @@ class TensorFigures:
 
     @property
     def sqnr_db(self) -> float:
-        """``10 log10(signal / noise)``; inf without an error, NaN of an output or where nothing is finite."""
+        """``10 log10(signal / noise)``; inf without an error, NaN where that is unknown or nothing is finite."""
         if self.copy == "dense" or (self.elements and self.nonfinite == self.elements):
             return math.nan
         if not self.noise:
             return math.inf
         return 10 * math.log10(self.signal / self.noise) if self.signal else -math.inf
+
+    @property
+    def compared(self) -> bool:
+        """Whether there was a tensor that its quantized copy was compared with."""
+        return self.copy != "dense" and not math.isnan(self.signal)
 
     def as_dict(self) -> dict[str, Any]:
         """Return every figure under its name, ``sqnr_db`` too."""
@@ -138,7 +144,7 @@ class Recording(Sequence[TensorFigures]):
         Args:
             count: how many.
         """
-        known = [f for f in self if f.copy != "dense"]
+        known = [f for f in self if f.compared]
         return sorted(known, key=lambda f: -math.inf if math.isnan(f.sqnr_db) else f.sqnr_db)[:count]
 
     def as_dict(self) -> dict[str, Any]:
@@ -204,10 +210,10 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _cells(f: TensorFigures) -> tuple[str, ...]:
     low, high = f"{f.scale_min:.3g}", f"{f.scale_max:.3g}"
-    dense = f.copy == "dense"
+    dense, unknown = f.copy == "dense", not f.compared
     return (
         f.module, f.tensor, f.copy, f.dtype, str(f.samples), f"{f.amax:.3g}",
         "-" if dense else low if low == high else f"{low} to {high}",
-        "-" if dense else f"{100 * f.underflow:.3g}%", "-" if dense else f"{100 * f.overflow:.3g}%",
-        str(f.nonfinite), "-" if dense else f"{f.sqnr_db:.1f}",
+        "-" if unknown else f"{100 * f.underflow:.3g}%", "-" if unknown else f"{100 * f.overflow:.3g}%",
+        str(f.nonfinite), "-" if unknown else f"{f.sqnr_db:.1f}",
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from nvfp.autograd.recompute import recomputing
 from nvfp.autograd.region import on_backward_end
 from nvfp.device import Device
 from nvfp.errors import ArgumentError, DTypeError, StateError, message
-from nvfp.inspect._words import Words, measure, watch_output
+from nvfp.inspect._words import Words, measure, measure_given, watch_output
 from nvfp.inspect.figures_table import Recording, TensorFigures
 from nvfp.kernels._dispatch import kind_of
 from nvfp.kernels.operand import Operand, OperandPair
@@ -52,6 +53,7 @@ class _Sample:
     elements: int
     words: Words
     row: int
+    sourced: bool  # whether there was a tensor to compare with
 
 
 class record:
@@ -82,7 +84,10 @@ class record:
 
     Notes:
         A step ends with the backward pass that follows a forward pass of the model; where there is none, call
-        `next_step`. Recomputed forward passes are not recorded again, and neither is a weight that is kept quantized.
+        `next_step`. Recomputed forward passes are not recorded again, and neither is a weight that was kept quantized
+        by ``is_first_microbatch``. What came quantized (a weight born so, the input and gradient that another layer
+        has quantized) has amax and scales; there is nothing to compare it with, so its SQNR, underflow and overflow
+        are NaN. A result that leaves quantized is recorded where it is made, as ``y`` or ``dx``.
 
     Example:
         >>> import nvfp as nf
@@ -153,13 +158,13 @@ class record:
         found = []
         for s in samples:
             at = {name: column[s.row].item() for name, column in values[id(s.words)].items()}
-            n = max(s.elements, 1)
+            n = max(s.elements, 1) if s.sourced else math.nan
             found.append(
                 TensorFigures(
                     module=s.module, tensor=s.tensor, copy=s.copy, dtype=s.dtype, step=s.step, samples=1,
                     elements=s.elements, amax=at["amax"], scale_min=at["scale_min"], scale_max=at["scale_max"],
                     underflow=at["flushed"] / n, overflow=at["saturated"] / n, nonfinite=s.elements - at["finite"],
-                    signal=at["signal"], noise=at["noise"],
+                    signal=at["signal"] if s.sourced else math.nan, noise=at["noise"] if s.sourced else math.nan,
                 )
             )  # fmt: skip
         return Recording(found, steps=self._step + self._ran, dense=self._dense)
@@ -174,20 +179,26 @@ class record:
             words = self._words.setdefault(device, Words(device))
             return words, words.rows, words.row()
 
-    def _keep(self, name: str, tensor: str, copy: str, dtype: str, step: int, raw: Any, elements: int) -> Any:
+    def _keep(
+        self, name: str, tensor: str, copy: str, dtype: str, step: int, raw: Any, elements: int, sourced: bool = True
+    ) -> Any:
         words, at, row = self._row(raw)
-        self._samples.append(_Sample(name, tensor, copy, dtype, step, elements, words, at))
+        self._samples.append(_Sample(name, tensor, copy, dtype, step, elements, words, at, sourced))
         return row
 
-    def _pair(self, name: str, tensor: str, step: int, before: Any, raw: Any, pair: OperandPair) -> None:
-        """Measure the copies that are there, both only where their numbers differ."""
+    def _pair(self, name: str, tensor: str, step: int, before: Any, raw: Any, pair: OperandPair, role: str) -> None:
+        """Measure the copies that are there, both only where their numbers differ; of a given pair the row copy."""
         if before is not None:
-            before(raw, pair)
+            before(raw, pair, role)
         for copy, side in (("row", pair.row), ("col", pair.col)):
-            if type(side) is not Operand or (copy == "col" and _same(side, pair.row)):
+            if type(side) is not Operand or (copy == "col" and (raw is None or _same(side, pair.row))):
                 continue
-            elements = side.shape[0] * side.shape[1]
-            measure(raw, side, self._keep(name, tensor, copy, str(side.format), step, raw, elements))
+            size, sourced = side.shape[0] * side.shape[1], raw is not None
+            row = self._keep(name, role or tensor, copy, str(side.format), step, side.codes, size, sourced)
+            if sourced:
+                measure(raw, side, row)
+            else:
+                measure_given(side, row)
 
 
 def _same(col: Operand, row: Any) -> bool:

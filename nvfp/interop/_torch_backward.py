@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nvfp.autograd.region import collect_after_backward, finish, joined
+from nvfp.autograd.region import abandon, collect_after_backward, finish, joined
 from nvfp.interop._torch_memory import current_stream
 from nvfp.optional import need
 from nvfp.recipes.state import DelayedState
@@ -44,8 +44,12 @@ def torch_backward(device: Any) -> Iterator[None]:
         for old in list(_passes)[:-_KEPT]:
             _passes.pop(old, None)
         need("torch", extra="torch").autograd.Variable._execution_engine.queue_callback(lambda: _end(key, device))
-    with joined(callbacks):
-        yield
+    try:
+        with joined(callbacks):
+            yield
+    except BaseException:  # torch gives up the whole pass, and calls nobody back
+        abandon(_passes.pop(key, {}))
+        raise
 
 
 def _end(key: tuple[int, int], device: Any) -> None:

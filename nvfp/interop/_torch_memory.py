@@ -61,17 +61,23 @@ def current_stream(device: Any) -> Iterator[None]:
 class _Column:
     """The place of an `OperandPair` among saved values: its column copy without memory, and where its tensors were.
 
-    A column in high precision is one tensor and no operand.
+    A column in high precision is one tensor and no operand, of the given shape.
     """
 
     operand: Operand | None
     addresses: tuple[int, ...]
+    shape: tuple[int, ...] = ()
 
 
-def take_apart(saved: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
+def take_apart(saved: Sequence[Any], inputs: Sequence[Any] = ()) -> tuple[list[Any], tuple[Any, ...]]:
     """Split the saved values of `nvfp.nn.functional.linear` into tensors and a template without memory.
 
     Torch frees, offloads and checks only what it is given as tensors. Backward reads column copies only.
+
+    Args:
+        saved: the values.
+        inputs: the operation's tensors. A column in high precision may be the memory of one of them: that one is
+            saved itself, so that torch notices when it is written before backward.
 
     Returns:
         Torch tensors over the operands' memory, and what `put_together` makes the values of again.
@@ -86,11 +92,20 @@ def take_apart(saved: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
                 bare = dataclasses.replace(col, codes=None, scale=None, tensor_scale=None)
             arrays = () if col is None else col.arrays() if bare else (col,)
             own = [to_tensor(wrap(a)) for a in arrays]
-            tensors += own
-            template.append(_Column(bare, tuple(t.data_ptr() for t in own)))
+            tensors += own if bare else [_borrowed(t, inputs) for t in own]
+            shape = () if bare else tuple(getattr(col, "shape", ()))
+            template.append(_Column(bare, tuple(t.data_ptr() for t in own), shape))
         else:
             template.append(None if isinstance(value, Array) else value)  # inputs whose memory a column is
     return tensors, tuple(template)
+
+
+def _borrowed(tensor: Any, inputs: Sequence[Any]) -> Any:
+    """The input whose memory a tensor is, with its version counter; the tensor itself if there is none."""
+    for given in inputs:
+        if (given.data_ptr(), given.dtype, given.numel()) == (tensor.data_ptr(), tensor.dtype, tensor.numel()):
+            return given
+    return tensor
 
 
 def put_together(template: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -101,7 +116,7 @@ def put_together(template: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, 
 
 def _pair(column: _Column, tensors: Sequence[Any]) -> OperandPair:
     if column.operand is None:
-        return OperandPair(None, to_array(tensors[0]).raw if tensors else None)
+        return OperandPair(None, to_array(tensors[0]).raw.reshape(column.shape) if tensors else None)
     codes, scale, *rest = (to_array(t).raw for t in tensors)
     # A copy (offloaded and brought back) has no rows behind those that it shows.
     padded_rows = column.operand.padded_rows if tensors[0].data_ptr() == column.addresses[0] else 0

@@ -107,8 +107,14 @@ class Site:
         self._kept = None
 
     def adopt(self, layer: Any) -> None:
-        """Take over buffers that were loaded; a step that their history shows unfinished ends before the next one."""
+        """Take over buffers that were loaded; a step that their history shows unfinished ends before the next one.
+
+        Gradients of an unfinished step are those of a backward pass that failed: they are forgotten.
+        """
         self.drop()
+        gradients = getattr(layer, "scaling_backward_amax_history", None)
+        if gradients is not None and not gradients.is_meta:
+            gradients[0].zero_()
         history = getattr(layer, "scaling_forward_amax_history", None)
         self._owed = history is not None and not history.is_meta and bool(history[0].any())
 

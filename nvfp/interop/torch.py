@@ -36,7 +36,8 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
             effect on this layer.
 
     Attributes:
-        recipe: may be changed at any time; scaling state is carried over.
+        recipe: may be changed at any time; scaling state is carried over. Under a `nf.recipes.Policy` or `CustomRecipe`
+            the layer's name is the one that `convert_model` found, else ``""``.
 
     Shapes: x [..., K], weight [N, K], result [..., N] in the dtype of x (inside ``torch.autocast``: its dtype; the
         weight is quantized from what it is).
@@ -61,6 +62,8 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
         >>> y.shape, y.dtype, layer.weight.grad.shape
         (torch.Size([4, 8]), torch.float32, torch.Size([8, 32]))
     """
+
+    _gemm_name = ""  # dotted, in the model that was converted
 
     def __init__(
         self,
@@ -92,9 +95,12 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
 
     @recipe.setter
     def recipe(self, value: Recipe) -> None:
-        recipe, before = checked_recipe("torch.Linear", value), self._plan
+        self._take(checked_recipe("torch.Linear", value), self._plan)
+
+    def _take(self, recipe: Recipe, before: LinearPlan) -> None:
+        """Follow another recipe than the one of the plan before."""
         old = self._scaling()
-        plan = recipe.linear_plan()
+        plan = recipe.linear_plan(self._gemm_name)
         new = carried_over(plan, before, old, fresh_buffers(plan, self.weight.device))
         self._recipe = recipe
         for name in old:
@@ -105,7 +111,7 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
 
     @property
     def _plan(self) -> LinearPlan:
-        return self._recipe.linear_plan()
+        return self._recipe.linear_plan(self._gemm_name)
 
     def _scaling(self) -> dict[str, Any]:
         return {name: self._buffers[name] for name in NAMES if self._buffers.get(name) is not None}
@@ -187,7 +193,8 @@ def convert_model(module: Any, recipe: Recipe | None = None, keep: Sequence[str]
 
     Args:
         module: a torch.nn.Module.
-        recipe: for all of them; None as in `Linear`. Assign ``layer.recipe`` afterwards where layers shall differ.
+        recipe: for all of them; None as in `Linear`. Where layers shall differ, a `nf.recipes.Policy` by their dotted
+            names in ``module``, or assign ``layer.recipe`` afterwards.
         keep: names that stay in high precision, as `fnmatch` patterns over dotted names: ``"lm_head"``,
             ``"layers.0"`` with all below it, ``"*.out_proj"``.
 
@@ -196,7 +203,7 @@ def convert_model(module: Any, recipe: Recipe | None = None, keep: Sequence[str]
 
     Raises:
         DTypeError: no module, or no recipe.
-        ArgumentError: a pattern that no linear layer matches.
+        ArgumentError: a pattern that no linear layer matches, or tensors of one layer that no GEMM takes together.
 
     Example:
         >>> import torch, nvfp as nf
@@ -210,13 +217,17 @@ def convert_model(module: Any, recipe: Recipe | None = None, keep: Sequence[str]
     recipe, patterns = checked_recipe("convert_model", recipe), checked_patterns(keep)
     found = {name: m for name, m in _modules("convert_model", module) if type(m) in (torch.nn.Linear, Linear)}
     check_used(patterns, list(found))
-    for name, layer in found.items():
-        if matches(name, patterns):
-            continue
+    chosen = {name: layer for name, layer in found.items() if not matches(name, patterns)}
+    for name in chosen:
+        recipe.linear_plan(name)  # what is wrong with it is told before anything changes
+    for name, layer in chosen.items():
         if type(layer) is Linear:
-            layer.recipe = recipe
+            before = layer._plan
+            layer._gemm_name = name
+            layer._take(recipe, before)
         else:
             layer.__class__ = Linear
+            layer._gemm_name = name
             layer._begin(recipe)
     for _, encoder in module.named_modules():
         if isinstance(encoder, torch.nn.TransformerEncoder) and any(isinstance(m, Linear) for m in encoder.modules()):
@@ -240,13 +251,16 @@ def report(module: Any) -> Report:
     for name, m in _modules("report", module):
         if isinstance(m, torch.nn.Linear):
             shape = (m.out_features, m.in_features)
-            narrow = isinstance(m, Linear)
-            rows.append(Row(name, shape, str(m.recipe)) if narrow else Row(name, shape, None, _kind(m)))
+            narrow = isinstance(m, Linear) and not m._plan.dense
+            rows.append(Row(name, shape, str(m.recipe)) if narrow else Row(name, shape, None, _why(m)))
     return Report(tuple(rows))
 
 
-def _kind(module: Any) -> str:
+def _why(module: Any) -> str:
+    """Why a linear module computes in high precision."""
     kind = type(module)
+    if isinstance(module, Linear):
+        return f"in high precision under {module.recipe}"
     return "torch.nn.Linear" if kind is torch.nn.Linear else f"{kind.__name__}, a subclass of torch.nn.Linear"
 
 
@@ -298,7 +312,7 @@ class _Quantized(torch.autograd.Function):  # type: ignore[misc]
         with current_stream(x.device):
             y = layer._site.linear(layer, layer._plan, (x, weight, bias), needs, True)
             node: Any = y._node
-            tensors, ctx.template = take_apart(node.saved)
+            tensors, ctx.template = take_apart(node.saved, (x, weight))
             ctx.save_for_backward(*tensors)
             ctx.rule, ctx.needs, ctx.layer, ctx.weight = node.vjp, needs, layer, weight
             return to_tensor(y)

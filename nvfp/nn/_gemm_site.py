@@ -6,6 +6,7 @@ them in; the site owns what a recipe adds to them. Nothing here asks which forma
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,11 +28,11 @@ from nvfp.nn._joined import Joined
 from nvfp.nn._names import name_of
 from nvfp.nn._random_state import RandomState
 from nvfp.nn._replayed import as_before, frozen
+from nvfp.nn.functional._checks import check_operands
 from nvfp.nn.functional._delivery import PLAIN, Delivery, Narrow
 from nvfp.nn.functional.linear import (
     LinearStates,
     check_narrow,
-    check_operands,
     held_pair,
     linear,
     one_copy,
@@ -327,7 +328,7 @@ class GemmSite:
 def _check_version(value: Any) -> None:
     """Raise StateError for scaling state of a later nvfp, or a version that is no number."""
     try:
-        version = int(np.asarray(value).reshape(()).item())
+        version = operator.index(np.asarray(value).reshape(()).item())
     except (TypeError, ValueError) as error:
         raise StateError(message("load_state_dict", f"{_VERSION} as an integer", error, "load it again")) from error
     if not 1 <= version <= STATE_VERSION:

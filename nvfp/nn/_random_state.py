@@ -6,6 +6,7 @@ on the device that every outermost backward pass advances, inside a CUDA graph t
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Draw:
 
     def finish(self) -> None:
         """Have the step advanced at the end of this backward pass, once for all calls; a vjp rule calls it."""
-        collect_after_backward("random state", _EndOfBackward).states[id(self.state)] = self.state
+        self.state.ends_step()
 
 
 class RandomState:
@@ -86,6 +87,11 @@ class RandomState:
             step: raw int64 array of shape ``()``.
         """
         self._key, self._step, self.calls = key, step, 0
+
+    def ends_step(self) -> None:
+        """Have the step advanced at the end of this backward pass; if it fails, calls made since then do not count."""
+        states = collect_after_backward("random state", _EndOfBackward).states
+        states.setdefault(id(self), (self, self.calls))
 
     def draw(self, raw: Any) -> Draw:
         """Return the next call's place; the step word is made on the device of ``raw``, or moves there.
@@ -148,7 +154,7 @@ class RandomState:
         if sorted(state) != list(names):
             raise StateError(message("load_state_dict", f"the keys {names}", sorted(state), "drop these keys"))
         try:
-            calls, key, step = (int(np.asarray(state[name]).reshape(()).item()) for name in names)
+            calls, key, step = (operator.index(np.asarray(state[name]).reshape(()).item()) for name in names)
         except (TypeError, ValueError, OverflowError) as error:
             need = f"{self.prefix} state in numbers"
             raise StateError(message("load_state_dict", need, error, "load it again")) from error
@@ -168,11 +174,16 @@ class _EndOfBackward:
     """Collects the states of one backward pass and advances them in one launch per device at its end."""
 
     def __init__(self) -> None:
-        self.states: dict[int, RandomState] = {}
+        self.states: dict[int, tuple[RandomState, int]] = {}  # each with its calls when the pass reached it
+
+    def discard(self) -> None:
+        """Count the calls of a pass that failed as not made."""
+        for state, calls in self.states.values():
+            state.calls = calls
 
     def __call__(self) -> None:
         words: dict[Any, list[Any]] = {}
-        for state in self.states.values():
+        for state, _ in self.states.values():
             state.calls = 0
             if state._step is not None:
                 words.setdefault(device_of(state._step), []).append(state._step)

@@ -125,7 +125,7 @@ class LayerNormMLP(NormedModule):
         sizes = {"fc1": (wide, h, init_method), "fc2": (h, f, output_layer_init_method)}
         for fc, (n, k, init) in sizes.items():
             value = (init or normal(0.023))((n, k), rng, dtype, device)
-            setattr(self, f"{fc}_weight", weight_parameter("LayerNormMLP", value, fc))
+            setattr(self, f"{fc}_weight", weight_parameter("LayerNormMLP", value))
             setattr(self, f"{fc}_bias", parameter(zeros((n,), dtype=dtype, device=device)) if bias else None)
         self._fc1, self._fc2 = self._sites = (
             GemmSite("fc1", rng, **gradients),

@@ -23,6 +23,8 @@ from nvfp.nn._names import Root, root, sites
 _EXTRA = ("scaling", "dropout")
 # functional_call puts other arrays in the place of parameters: (id(module), name) -> Array.
 _substitutes: ContextVar[Mapping[tuple[int, str], Array] | None] = ContextVar("nvfp_substitutes", default=None)
+# Modules are noted here as they are made, where somebody wants to know them (`quantized_model_init`).
+made: ContextVar[list[Module] | None] = ContextVar("nvfp_made_modules", default=None)
 _span: Callable[[Any], AbstractContextManager[None]] | None = None
 
 
@@ -54,6 +56,9 @@ class Module:
         self.__dict__["_parameters"] = {}
         self.__dict__["_modules"] = {}
         self.training = True
+        noted = made.get()
+        if noted is not None:
+            noted.append(self)
 
     def __setattr__(self, name: str, value: object) -> None:
         if "_parameters" not in self.__dict__:

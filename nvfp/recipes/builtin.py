@@ -64,8 +64,8 @@ class DelayedScaling(Recipe):
     margin: int = 0
     fp8_format: Format = Format.HYBRID
     amax_history_len: int = 1024
-    amax_compute_algo: Literal["max", "most_recent"] | Callable[[Any], Any] = "max"
-    scaling_factor_compute_algo: Callable[[Any, Any, Any, Any], Any] | None = None
+    amax_compute_algo: Literal["max", "most_recent"] | Callable[[Any], Any] = field(default="max", hash=False)
+    scaling_factor_compute_algo: Callable[[Any, Any, Any, Any], Any] | None = field(default=None, hash=False)
     reduce_amax: bool = True
     fp8_gemm_fprop: MMParams = field(default=FAST, kw_only=True)
     fp8_gemm_dgrad: MMParams = field(default=SPLIT, kw_only=True)

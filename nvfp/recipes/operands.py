@@ -13,6 +13,8 @@ from nvfp.kernels.quantize import quantize
 from nvfp.recipes.plan import TensorPlan
 from nvfp.recipes.state import DelayedState
 
+NARROW_ROLES = ("y", "dx")  # results that leave quantized, under the plan of the next layer's input or gradient
+
 
 def quantize_for_gemm(
     raw: Any,
@@ -58,7 +60,7 @@ def quantize_for_gemm(
         if not row:
             pair.row = None
     if plan.watch is not None:
-        plan.watch(raw, pair)
+        plan.watch(raw, pair, role if role in NARROW_ROLES else "")
     return pair
 
 

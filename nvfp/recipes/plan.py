@@ -39,7 +39,9 @@ class TensorPlan:
         amax_epsilon: smallest amax that current scaling uses.
         column: the plan of the column copy where it is another one; None: as the row copy.
         source: in a ``column`` only: what it is made from, ``"original"`` or ``"row"``, the values of the row copy.
-        watch: called with (raw tensor, pair of copies) when they have been made; takes no part in comparisons.
+        watch: called with (raw tensor, pair of copies, role) when they have been made; takes no part in comparisons.
+            The tensor is None where the copies came as they are. The role is ``""`` for the tensor that the plan is
+            for, else that of another one with the same plan (``"y"``, ``"dx"``).
 
     Raises:
         ArgumentError: parts that do not go together, named.
@@ -58,7 +60,7 @@ class TensorPlan:
     amax_epsilon: float = 0.0
     column: TensorPlan | None = None
     source: Literal["original", "row"] = "original"
-    watch: Callable[[Any, Any], None] | None = field(default=None, compare=False, repr=False)
+    watch: Callable[[Any, Any, str], None] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for wrong, expected, got, do in _faults(self):
@@ -147,9 +149,9 @@ class DelayedRule:
     """
 
     history_length: int
-    algorithm: Literal["max", "most_recent"] | Callable[[Any], Any]
+    algorithm: Literal["max", "most_recent"] | Callable[[Any], Any] = field(hash=False)
     margin: int
-    scaling: Callable[[Any, Any, Any, Any], Any] | None = None
+    scaling: Callable[[Any, Any, Any, Any], Any] | None = field(default=None, hash=False)
     recipe: Any = None
     reduce: bool = True
 

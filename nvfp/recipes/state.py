@@ -74,7 +74,9 @@ class DelayedState:
         self._amax_words = {r: history[0, i : i + 1].reshape(()) for i, r in enumerate(self.roles)}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.roles, self.fp8_max, self.rule, self.scale, self.amax_history)
+        # A function of the user may not be one that can be pickled; the next use brings its rule along.
+        rule = DelayedRule(self.rule.history_length, "max", 0) if self.rule.called else self.rule
+        return _restored, (self.roles, self.fp8_max, rule, self.scale, self.amax_history)
 
     def prepared(self, key: Any, make: Callable[[], Callable[[], None]]) -> Callable[[], None]:
         """Return what ``make`` gave for this key in the step before, or gives now.
@@ -185,7 +187,10 @@ def check_state(roles: tuple[str, ...], state: Mapping[str, Any]) -> tuple[np.nd
         expected = f"scale ({n},) and amax_history (len, {n}) for the tensors {roles}"
         do = "load the state of a module of the same kind"
         raise StateError(message("load_state_dict", expected, f"{scale.shape} and {history.shape}", do))
+    do = "load a state of before the fault"
     if not (np.isfinite(scale).all() and (scale > 0).all() and (fp8_max > 0).all()):
-        expected, do = "scales above 0 and finite", "load a state of before the fault"
-        raise StateError(message("load_state_dict", expected, scale.tolist(), do))
+        raise StateError(message("load_state_dict", "scales above 0 and finite", scale.tolist(), do))
+    if not (history >= 0).all():  # an infinite one is what a tensor with inf leaves
+        got = history[~(history >= 0)][:4].tolist()
+        raise StateError(message("load_state_dict", "amaxes of 0 and above, none of them NaN", got, do))
     return scale, history, tuple(float(v) for v in fp8_max)

@@ -77,6 +77,37 @@ def test_no_callback_and_no_hook_after_an_exception() -> None:
     assert log == ["hook"]
 
 
+def test_after_an_exception_what_was_collected_is_discarded() -> None:
+    log: list[str] = []
+
+    class Work:
+        def __init__(self, name: str, fails: bool = False) -> None:
+            self.name, self.fails = name, fails
+
+        def __call__(self) -> None:
+            if self.fails:
+                raise KeyError
+            log.append(f"{self.name} ends")
+
+        def discard(self) -> None:
+            log.append(f"{self.name} as before")
+
+    def collecting(x: Fake, name: str, fails: bool = False) -> Fake:
+        return traced(x, lambda: collect_after_backward(name, lambda: Work(name, fails)))
+
+    def fail() -> None:
+        raise KeyError
+
+    x = variable([1.0])
+    with pytest.raises(KeyError):
+        run(collecting(collecting(traced(x, fail), "b"), "a"))
+    assert log == ["a as before", "b as before"]
+    log.clear()
+    with pytest.raises(KeyError):
+        run(collecting(collecting(collecting(x, "c"), "b", fails=True), "a"))
+    assert log == ["a ends", "b as before", "c as before"]  # what has ended stays, and so does the exception
+
+
 def test_nested_passes_end_with_the_outermost() -> None:
     log: list[str] = []
     remove = on_backward_end(lambda: log.append("end"))

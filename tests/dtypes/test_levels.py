@@ -11,6 +11,7 @@ from nvfp.dtypes.block import dequantize_exact, quantize_exact
 from nvfp.dtypes.formats import QuantDType, mxfp8, nvfp4
 from nvfp.dtypes.packing import unpack
 from tests.data.load import cases, load
+from tests.dtypes.test_block import ROW
 
 VARIANTS = [c for c in cases("blocks_nvfp4_variants", "data") if ".rht." not in c]
 
@@ -87,6 +88,16 @@ def test_rows_that_stand_alone() -> None:
         np.testing.assert_array_equal(blocks.scale[i, :, j], own.scale)
         assert blocks.tensor_scale[i, j] == own.tensor_scale
         np.testing.assert_array_equal(values[i, :, j], dequantize_exact(own, nvfp4))
+
+
+def test_worked_example_of_row_scales() -> None:
+    """te-numerics B5.8: the two blocks of B5.4 as two rows. The first is as it was, the second has its own A."""
+    blocks = quantize_exact(np.reshape(ROW, (2, 16)), nvfp4.replace(per_row_tensor_scale=True))
+    assert blocks.scale.ravel().tolist() == [0x7E, 0x7E]
+    whole = quantize_exact(np.asarray(ROW), nvfp4)
+    assert np.array_equal(blocks.codes.ravel(), whole.codes)
+    assert blocks.tensor_scale is not None
+    assert blocks.tensor_scale.ravel().tolist() == [np.float32(a / 2688) for a in (6.5, 0.4375)]
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,53 @@ def test_recomputed_segments_are_recorded_once(device: Any) -> None:
     assert {(f.tensor, f.samples) for f in seen.result} == {("x", 1), ("w", 1), ("dy", 1)}
 
 
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_weights_born_quantized(device: Any, name: str, tmp_path: Path) -> None:
+    """What is known without a tensor to compare with, once per forward pass; it never counts as the worst."""
+    recipe = RECIPES[name]
+    with nf.quantized_model_init(recipe=recipe):
+        model = layer(bias=False)
+    with nf.inspect.record(model) as seen:
+        for _ in range(2):
+            step(model, data(), recipe)
+            with nf.autocast(recipe=recipe):
+                nf.checkpoint(model, data()).sum().backward()
+    (weight,) = (f for f in seen.result if f.tensor == "w")
+    held = np.asarray(model.weight, np.float32)
+    assert (weight.copy, weight.samples, weight.elements) == ("row", 4, 4 * held.size)
+    assert (weight.amax, weight.nonfinite, weight.dtype) == (np.abs(held).max(), 0, str(model.weight.dtype))
+    scales = nf.asnumpy(model.weight.scale).astype(np.float32)
+    if model.weight.tensor_scale is not None:
+        scales = scales * np.asarray(model.weight.tensor_scale, np.float32)
+    assert (weight.scale_min, weight.scale_max) == (scales.min(), scales.max())
+    unknown = (weight.sqnr_db, weight.underflow, weight.overflow, weight.signal, weight.noise)
+    assert all(math.isnan(v) for v in unknown) and not weight.compared
+    assert "w" not in {f.tensor for f in seen.result.worst()}
+    (line,) = (line for line in repr(seen.result).splitlines() if f" {weight.dtype} " in line and " w " in line)
+    assert "nan" not in line and line.rstrip().endswith("-")
+    seen.result.plot(tmp_path / "seen.png")
+    assert json.loads(seen.result.to_json())["tensors"]
+
+
+def test_results_that_leave_quantized(device: Any) -> None:
+    """Recorded where they are made, and not as the input of that layer; the next layer tells what it was given."""
+    recipe = nf.recipes.Float8CurrentScaling()
+    pair = nf.nn.Sequential(*(nf.nn.Linear(64, 64, dtype=nf.bfloat16, rng=nf.random.default_rng(i)) for i in (0, 1)))
+    x = data()
+    with nf.inspect.record(pair) as seen, nf.autocast(recipe=recipe):
+        h = pair[0](x, fp8_output=True)
+        y = pair[1](h, fp8_grad=True)
+        (y * y).sum().backward()
+    found = {(f.module, f.tensor): f for f in seen.result}
+    assert {k for k, f in found.items() if f.compared} == {
+        ("0", "x"), ("0", "w"), ("0", "y"), ("1", "w"), ("1", "dy"), ("1", "dx")
+    }  # fmt: skip
+    assert {k for k, f in found.items() if not f.compared} == {("1", "x"), ("0", "dy")}
+    assert all(f.samples == 1 for f in seen.result)
+    assert found["1", "x"].amax == np.abs(np.asarray(h, np.float32)).max()
+    assert found["0", "x"].amax == np.abs(np.asarray(x, np.float32)).max()
+
+
 def test_steps_and_samples(device: Any) -> None:
     """Microbatches are samples of one step; a loop without backward ends its steps by hand; recorders nest."""
     model, x = layer(), data()

@@ -9,7 +9,7 @@ import pytest
 import nvfp as nf
 from nvfp.errors import ArgumentError, DTypeError
 from tests.devices import need_oracle
-from tests.interop.common import DELAYED, MX
+from tests.interop.common import DELAYED, MX, same
 
 torch = need_oracle("torch")
 pytestmark = pytest.mark.oracle
@@ -50,6 +50,40 @@ def test_in_place_with_the_same_objects() -> None:
 def test_keep(keep: list[str], kept: set[str]) -> None:
     found = bridge.report(bridge.convert_model(model(), MX, keep=keep))
     assert set(found.kept) == kept and set(found.converted) == {"block.up", "block.down", "head"} - kept
+
+
+def test_names_decide_under_a_policy() -> None:
+    """The bits of nvfp's own layers under the same policy, in training, and after another policy."""
+    torch.manual_seed(0)
+    policies = [
+        nf.recipes.Policy({"1": None, "0:grad_output": nf.recipes.Float8CurrentScaling()}, default=MX),
+        nf.recipes.Policy({"0": MX}, default=DELAYED),
+    ]
+    ours = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 16))
+    theirs = nf.nn.Sequential(nf.nn.Linear(32, 32, device="cpu"), nf.nn.Linear(32, 16, device="cpu"))
+    theirs.load_state_dict({k: v.detach().numpy() for k, v in ours.state_dict().items()})
+    for number, policy in enumerate(policies):
+        assert bridge.convert_model(ours, policy) is ours
+        assert bridge.report(ours).kept == (("1",) if number == 0 else ())
+        for seed in (1, 2):
+            x = torch.randn(4, 32, generator=torch.Generator().manual_seed(seed))
+            a, b = x.clone().requires_grad_(), nf.asarray(x.numpy(), device="cpu", requires_grad=True)
+            y = ours(a)
+            (y * y).sum().backward()
+            with nf.autocast(recipe=policy):
+                z = theirs(b)
+            (z * z).sum().backward()
+            assert same(y, z) and same(a.grad, b.grad), (number, seed)
+    assert "scaling_forward_scale" in ours[1].state_dict() and "scaling_forward_scale" not in ours[0].state_dict()
+
+
+def test_a_policy_that_cannot_be_changes_nothing() -> None:
+    net = model()
+    wide = nf.recipes.Float8BlockScaling(x_block_scaling_dim=2, w_block_scaling_dim=1)
+    policy = nf.recipes.Policy({"head:weight": nf.recipes.Float8BlockScaling(), "head": wide}, default=MX)
+    with pytest.raises(ArgumentError, match="128 x 128"):
+        bridge.convert_model(net, policy)
+    assert all(type(m) is not bridge.Linear for m in net.modules())
 
 
 def test_report() -> None:

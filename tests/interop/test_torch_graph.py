@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import nvfp as nf
 from nvfp.errors import GradientError
 from tests.devices import need_oracle
-from tests.interop.common import DELAYED, MX, RECIPES, same
+from tests.interop.common import DELAYED, MX, RECIPES, SR, same
 
 torch = need_oracle("torch")
 pytestmark = pytest.mark.oracle
@@ -154,6 +155,63 @@ def test_a_failed_backward_leaves_no_half_of_a_step() -> None:
     assert ours.scaling_forward_scale.tolist() == [1, 1]
     ours(x).sum().backward()
     assert ours.scaling_backward_amax_history.count_nonzero() == 1 and ours.scaling_forward_scale[0] != 1
+
+
+def test_the_amax_of_a_failed_backward_does_not_survive_a_file() -> None:
+    ours, fresh = layer(recipe=DELAYED), layer(recipe=DELAYED)
+    x = torch.randn(16, 64, requires_grad=True)
+    x.register_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        ours(x).sum().backward()
+    fresh.load_state_dict(ours.state_dict())
+    assert not fresh.scaling_backward_amax_history.any()
+
+
+@pytest.mark.parametrize("recipe", [DELAYED, SR], ids=str)
+def test_a_rule_that_fails_puts_the_whole_pass_back(recipe: Any) -> None:
+    """The last layer's gradient was made, then the first one's cannot be: amaxes and draws are as before."""
+    model = torch.nn.Sequential(*(layer(64, 64, recipe=recipe) for _ in range(2)))
+    twin = copy.deepcopy(model)
+    x = torch.randn(16, 64, generator=torch.Generator().manual_seed(3))
+
+    def fail(*_: Any) -> Any:
+        raise ValueError("no")
+
+    y = model(x)
+    first = y.grad_fn.next_functions[0][0]  # the node of the layer below
+    first.rule = fail
+    with pytest.raises(ValueError, match="no"):
+        y.sum().backward()
+    history = model[1]._buffers.get("scaling_backward_amax_history")
+    assert history is None or not history.any()
+    model.zero_grad()
+    for net in (model, twin):
+        z = net(x)
+        (z * z).sum().backward()
+    assert recipe is DELAYED or torch.equal(model[1].weight.grad, twin[1].weight.grad)
+
+
+@pytest.mark.parametrize("what", ["weight", "x"])
+@pytest.mark.parametrize("shape", [(16, 64), (2, 8, 64)], ids=str)
+def test_what_backward_reads_in_high_precision_is_not_written(what: str, shape: tuple[int, ...]) -> None:
+    """dgrad reads the weight itself, wgrad the input: torch says so when they are written in between."""
+    results = []
+    for override in ("high_precision", "dequantized"):  # the latter has copies of its own
+        for written in (False, True):
+            ours = layer(recipe=nf.recipes.MXFP8BlockScaling(backward_override=override))  # type: ignore[arg-type]
+            x = torch.randn(*shape, generator=torch.Generator().manual_seed(1), requires_grad=True)
+            y = ours(x)
+            if written:
+                with torch.no_grad():
+                    (x if what == "x" else ours.weight).mul_(2)
+            if written and override == "high_precision":
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    y.sum().backward()
+                continue
+            y.sum().backward()
+            assert x.grad.shape == shape
+            results.append((x.grad, ours.weight.grad))
+    assert len(results) == 3 and all(torch.equal(a, b) for a, b in zip(*results[1:], strict=True))
 
 
 def test_frozen_layers_below_the_graph_step_too() -> None:

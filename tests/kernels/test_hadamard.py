@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from nvfp.device import Device
+from nvfp.dtypes.block import quantize_exact
+from nvfp.dtypes.formats import nvfp4
+from nvfp.dtypes.packing import pack
 from nvfp.dtypes.rotation import rotate_exact
 from nvfp.kernels.hadamard import hadamard
 from tests.data.load import cases, load
@@ -54,6 +57,17 @@ def test_there_and_back(device: Device) -> None:
     impulse = np.zeros((16, 3), F32)
     impulse[0] = 4
     assert (to_numpy(hadamard(to_device(impulse, device), axis=0)) == 1).all()
+
+
+def test_worked_example(device: Device) -> None:
+    """te-numerics B5.6: 1 to 16 down one column; exact in bfloat16, and the sum of squares stays."""
+    x = np.arange(1, 17, dtype=F32).reshape(16, 1)
+    y = to_numpy(hadamard(to_device(x, device), axis=0)).astype(F32)[:, 0]
+    wanted = [-15.5, -7.5, 7.5, -0.5, 7.5, -0.5, -15.5, 8.5, 8.5, 16.5, 1.5, 1.5, 1.5, -2.5, 10.5, -17.5]
+    assert y.tolist() == wanted and (y * y).sum() == (x * x).sum() == 1496
+    blocks = quantize_exact(x, nvfp4, axis=0, rotation="rht16")
+    assert blocks.scale.ravel().tolist() == [0x7E]
+    assert pack(blocks.codes[:, 0]).tobytes() == bytes.fromhex("DF85855F7511A1F6")
 
 
 def test_products_survive(device: Device) -> None:

@@ -13,7 +13,7 @@ from nvfp import recipes
 from nvfp.inspect import memory
 from nvfp.nn.functional import linear
 from nvfp.recipes import DelayedScaling, Float8CurrentScaling, MXFP8BlockScaling, NVFP4BlockScaling
-from tests.recipes.every import RECIPES
+from tests.recipes.every import MIXES, RECIPES
 
 QUANTIZED = {name: recipe for name, recipe in RECIPES.items() if recipe is not None}
 SQUARE = {
@@ -151,9 +151,10 @@ def test_inference_keeps_the_row_copy_and_makes_the_other_when_wanted(device: An
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["main_grad", "recompute", "quantized weights"])
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", RECIPES | MIXES)
 def test_graph_replay_equals_eager(name: str, kind: str) -> None:
-    recipe, found = RECIPES[name], []
+    found: list[Any] = []
+    recipe = (RECIPES | MIXES)[name]
     if recipe is None and kind == "quantized weights":
         recipe = MXFP8BlockScaling(enable_2d_quantization=True)
     for captured in (False, True):

@@ -20,7 +20,9 @@ RECIPES: dict[str, recipes.Recipe | None] = {
     "fp8": recipes.DelayedScaling(amax_history_len=4),
     "fp8_current": recipes.Float8CurrentScaling(),
     "fp8_current_pow2": recipes.Float8CurrentScaling(use_power_2_scales=True),
+    "fp8_current_e4m3": recipes.Float8CurrentScaling(recipes.Format.E4M3, amax_epsilon=8.0),
     "fp8_block": recipes.Float8BlockScaling(),
+    "fp8_block_x2d": recipes.Float8BlockScaling(x_block_scaling_dim=2, w_block_scaling_dim=1),
     "fp8_block_f32": recipes.Float8BlockScaling(recipes.Format.HYBRID, 1, 1, 2, use_f32_scales=True),
     "mxfp8": recipes.MXFP8BlockScaling(),
     "mxfp8_2d": recipes.MXFP8BlockScaling(enable_2d_quantization=True, fp8_format=recipes.Format.HYBRID),
@@ -33,6 +35,13 @@ RECIPES: dict[str, recipes.Recipe | None] = {
     ),
     "nvfp4_4over6": recipes.NVFP4BlockScaling(
         disable_rht=True, disable_stochastic_rounding=True, nvfp4_4over6="all", nvfp4_4over6_err_mode="MSE"
+    ),
+    "nvfp4_rows_4over6": recipes.NVFP4BlockScaling(
+        disable_rht=True,
+        disable_stochastic_rounding=True,
+        row_scaled_activation=True,
+        nvfp4_4over6="activations",
+        nvfp4_4over6_e4m3_use_256="none",
     ),
     "nvfp4_rht": recipes.NVFP4BlockScaling(disable_stochastic_rounding=True),
 }

@@ -158,6 +158,85 @@ def test_blocks_nest_and_spare_what_is_no_gemm_weight(device: Any) -> None:
         assert nf.nn.Linear(32, 16).weight.dtype == NVFP4BlockScaling().linear_plan().w.format
 
 
+def named(**options: Any) -> nf.nn.Module:
+    """Two layers with three GEMMs: 0, 1.fc1, 1.fc2."""
+    rng = nf.random.default_rng(0)
+    return nf.nn.Sequential(nf.nn.Linear(32, 32, rng=rng, **options), nf.nn.LayerNormMLP(32, 48, rng=rng, **options))
+
+
+def test_names_decide_under_a_policy(device: Any) -> None:
+    policy = recipes.Policy(
+        {"1.fc2": None, "0": NVFP4BlockScaling(), "*.fc1:weight": MXFP8BlockScaling()}, default=None
+    )
+    with nf.quantized_model_init(recipe=policy, preserve_high_precision_init_val=True):
+        model = named()
+        with nf.quantized_model_init(enabled=False):
+            inner = nf.nn.Linear(32, 16)
+        alone = nf.nn.Linear(32, 16)  # named "": the default
+        assert type(model.parameters()["0.weight"]) is nf.Array  # until the block ends
+    found = {name: p.dtype for name, p in model.parameters().items() if isinstance(p, nf.QuantizedArray)}
+    table = policy.table(model)
+    assert found == {"0.weight": table["0"].w.format, "1.fc1_weight": nf.mxfp8_e4m3}
+    assert [type(layer.weight) for layer in (inner, alone, nf.nn.Linear(32, 16))] == [nf.Array] * 3
+    dense = named()
+    first = model.parameters()["0.weight"]
+    assert np.array_equal(np.asarray(first.get_high_precision_init_val()), np.asarray(dense.parameters()["0.weight"]))
+    runs = [train(m, nf.optim.AdamW(m.parameters(), lr=1e-2), policy, range(2)) for m in (model, dense)]
+    assert runs[0][0] == runs[1][0] and len(runs[0]) == len(runs[1])
+
+
+@pytest.mark.parametrize("name", ["fp8-current", "nvfp4-default"])
+def test_one_recipe_for_all_names_is_that_recipe(device: Any, name: str) -> None:
+    models = []
+    for recipe in (QUANTIZED[name], recipes.Policy({"none.such": None}, default=QUANTIZED[name])):
+        with nf.quantized_model_init(recipe=recipe):
+            models.append(named())
+    assert bits(models[0].state_dict()) == bits(models[1].state_dict())
+
+
+def test_roles_of_a_custom_recipe_have_full_names(device: Any) -> None:
+    seen = set()
+
+    def by_name(role: recipes.QuantizerRole) -> Any:
+        seen.add(role.name)
+        return nf.mxfp8 if role.name.endswith("fc1") else recipes.IdentityQuantizer()
+
+    with nf.quantized_model_init(recipe=recipes.CustomRecipe(by_name)):
+        shared = nf.nn.Linear(32, 32)
+        model = nf.nn.Sequential(nf.nn.Sequential(named(), shared), shared)
+    assert seen == {"0.0.0", "0.0.1.fc1", "0.0.1.fc2", "0.1"}
+    kinds = {n for n, p in model.parameters().items() if isinstance(p, nf.QuantizedArray)}
+    assert kinds == {"0.0.1.fc1_weight"}
+
+
+def test_names_that_cannot_be_quantized_change_nothing(device: Any) -> None:
+    made: list[nf.nn.Module] = []
+    policy = recipes.Policy({"0": None}, default=MXFP8BlockScaling())
+    with pytest.raises(ArgumentError, match="fuse_qkv_params"), nf.quantized_model_init(recipe=policy):
+        made.append(nf.nn.Sequential(nf.nn.Linear(32, 32), nf.nn.MultiheadAttention(32, 2)))
+    with pytest.raises(ArgumentError, match="quantized weights"), nf.quantized_model_init(recipe=policy):
+        made.append(nf.nn.Sequential(nf.nn.Linear(32, 32)))
+
+    def interrupted() -> None:
+        made.append(named())
+        raise KeyError
+
+    with pytest.raises(KeyError), nf.quantized_model_init(recipe=policy):
+        interrupted()
+    assert all(type(p) is nf.Array for m in made for p in m.parameters().values())
+    with nf.quantized_model_init(recipe=policy):
+        kept = nf.nn.Sequential(nf.nn.MultiheadAttention(32, 2), nf.nn.Linear(32, 32))  # its parts stay dense
+    assert [n for n, p in kept.parameters().items() if isinstance(p, nf.QuantizedArray)] == ["1.weight"]
+
+
+def test_tied_weights_stay_tied(device: Any) -> None:
+    with nf.quantized_model_init(recipe=recipes.Policy({"2": None}, default=MXFP8BlockScaling())):
+        model = nf.nn.Sequential(*(nf.nn.Linear(32, 32) for _ in range(3)))
+        model[1].weight = model[0].weight
+    assert model[0].weight is model[1].weight
+    assert [type(layer.weight) for layer in model] == [nf.QuantizedArray, nf.QuantizedArray, nf.Array]
+
+
 def test_copies_moves_and_freezing(device: Any) -> None:
     model = make(QUANTIZED["fp8-current"])
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,34 @@ def test_the_factory_is_asked_once_for_each_role_by_name(device: Any) -> None:
     wanted = [(name, kind) for name in net.gemm_names() for kind in ("input", "weight", "grad_output")]
     assert [(r.name, r.tensor_type) for r in seen] == wanted
     assert {r.module_type for r in seen} == {"linear"}
+
+
+@dataclass
+class Answer:
+    """Called like a function; equality takes its hash away."""
+
+    value: Any
+
+    def __call__(self, argument: Any) -> Any:
+        return nf.max(argument, axis=0) if self.value is None else self.value
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        CustomRecipe(Answer(nf.mxfp8)),
+        Policy({"0": CustomRecipe(Answer(nf.mxfp8))}, default=MX),
+        recipes.DelayedScaling(amax_history_len=2, amax_compute_algo=Answer(None)),
+    ],
+    ids=("custom", "policy", "delayed"),
+)
+def test_functions_without_a_hash(device: Any, recipe: recipes.Recipe) -> None:
+    net = model()
+    for enabled in (True, False):
+        with nf.autocast(enabled, recipe, calibrating=True):
+            y = net(nf.ones((3, 8)))
+        y.sum().backward()
+    assert recipe != CustomRecipe(Answer(nf.nvfp4))
 
 
 def test_names_are_those_of_the_outermost_module_called(device: Any) -> None:

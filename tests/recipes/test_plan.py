@@ -93,6 +93,6 @@ def test_properties() -> None:
 
 
 def test_a_watcher_takes_no_part_in_comparisons() -> None:
-    watched = replace(NV.x, watch=lambda raw, pair: None)
+    watched = replace(NV.x, watch=lambda raw, pair, role: None)
     assert watched == NV.x and hash(watched) == hash(NV.x) and "watch" not in repr(watched)
     assert LinearPlan(watched, NV.w, NV.dy) == replace(NV)

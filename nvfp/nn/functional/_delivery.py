@@ -9,6 +9,7 @@ from typing import Any
 
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.quantized import QuantizedArray, quantized
+from nvfp.autograd.region import collect_after_backward
 from nvfp.autograd.tape import Leaf, leaf_lock
 from nvfp.kernels.gemm import gemm
 from nvfp.recipes.operands import quantize_for_gemm
@@ -56,14 +57,43 @@ class WeightGradient:
         if self.later is None:
             work()
             return
-        for leaf, _, _ in self.parts:
-            leaf.waiting += 1
-        self.later.append(lambda: self._finish(work))
+        waiting = _Waiting(work, self.parts)
+        self.later.append(waiting)
+        collect_after_backward("delayed wgrad", _EndOfBackward).put_off.append((self.later, waiting))
 
-    def _finish(self, work: Callable[[], None]) -> None:
-        work()
-        for leaf, _, _ in self.parts:
-            leaf.waiting -= 1
+
+class _Waiting:
+    """The work of one gradient that was put off; optimizers raise while it waits."""
+
+    def __init__(self, work: Callable[[], None], parts: tuple[tuple[Leaf, int, int], ...]) -> None:
+        self._work, self._parts = work, parts
+        self.count(1)
+
+    def __call__(self) -> None:
+        self._work()
+        self.count(-1)
+
+    def count(self, change: int) -> None:
+        """Add to the number of gradients that each part waits for."""
+        for leaf, _, _ in self._parts:
+            leaf.waiting += change
+
+
+class _EndOfBackward:
+    """What one backward pass has put off: forgotten if the pass fails."""
+
+    def __init__(self) -> None:
+        self.put_off: list[tuple[Later, _Waiting]] = []
+
+    def __call__(self) -> None:
+        """Nothing to do: the work waits for ``backward_dw``."""
+
+    def discard(self) -> None:
+        """Take the gradients of a pass that failed out of their queues."""
+        for later, waiting in self.put_off:
+            if waiting in later:
+                later.remove(waiting)
+                waiting.count(-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from nvfp.arrays.quantized import QuantizedArray, dense_dtype
 from nvfp.autograd.region import collect_after_backward
 from nvfp.autograd.tape import needs_grad, record
 from nvfp.dtypes.dense import float32, float64
-from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
+from nvfp.errors import ArgumentError, message
 from nvfp.kernels.bias_grad import bias_grad
 from nvfp.kernels.dequantize import dequantize
 from nvfp.kernels.gemm import gemm
@@ -29,6 +29,7 @@ from nvfp.kernels.operand import Operand, OperandPair
 from nvfp.kernels.quantize import other_side
 from nvfp.kernels.reduce import reduce
 from nvfp.nn._random_state import RandomState
+from nvfp.nn.functional._checks import check_operands
 from nvfp.nn.functional._delivery import PLAIN, Delivery, reshaped
 from nvfp.nn.functional._matrix import matrix
 from nvfp.recipes.context import current_region
@@ -111,6 +112,7 @@ def linear(
     dtype = dtype or x.raw.dtype
     needs = [needs_grad(a) for a in (x, weight)]
     x_pair = _input_pair(x, plan, states, col=needs[1] and not delivery.save_original_input)
+    _show_given(plan.x, x, x_pair)
     held = isinstance(weight, QuantizedArray)
     turned = one_copy(plan.w, frozen=not needs[1])  # the column copy: backward transposes the row copy
     if weight_pair is not None:
@@ -119,6 +121,7 @@ def linear(
         w_pair = held_pair(weight, plan)
     else:
         w_pair = quantize_weight(weight.raw, plan, states, col=needs[0] and not turned, dtype=dtype)
+    _show_given(plan.w, weight, w_pair)
     if needs[0] and not held and not turned:
         w_pair.side("col")  # now: a kept pair without it would read the weight in backward, after an update
     if delivery.needs_output:
@@ -150,6 +153,12 @@ def linear(
     if delivery.output is not None:
         return delivery.output(y, out_shape, node)
     return wrap(y.reshape(out_shape), node=node)
+
+
+def _show_given(plan: TensorPlan, x: Array, pair: OperandPair) -> None:
+    """Show a tensor that came quantized to whoever looks on; what is quantized here is shown then."""
+    if plan.watch is not None and isinstance(x, QuantizedArray):
+        plan.watch(None, pair, "")
 
 
 def usable(x: Any, plan: LinearPlan | None) -> bool:
@@ -282,6 +291,8 @@ def _quantized_vjp(saved: tuple[Any, ...], dy: Array, needs: tuple[bool, ...]) -
         backward = None if states is None else states.backward
         if pair is None:
             pair = _gradient_pair(dy2, plan, backward, random, row=needs[0], col=needs[1])
+        else:
+            _show_given(plan.dy, dy, pair)
         if needs[0]:
             dx = gemm(pair.side("row"), _column(w_pair), dtype=dtype, fast_accumulation=plan.fast_dgrad)
             dx = wrap(dx.reshape(shape)) if delivery.gradient is None else _narrow_gradient(delivery, dx, shape)
@@ -310,8 +321,8 @@ def _gradient_pair(
     rng = None
     if plan.dy.stochastic:
         assert random is not None, "checked in forward"
+        random.ends_step()  # before the draw: a pass that fails has drawn nothing
         draw = random.draw(dy2)
-        draw.finish()
         rng = (draw.key, draw.ordinal, draw.step)
     return quantize_for_gemm(dy2, plan.dy, row=row, col=col, state=backward, role="dy", rng=rng)
 
@@ -360,29 +371,7 @@ class _EndOfBackward:
         if region is not None:  # a step ends here; outside autocast its exit has ended it
             region.step.finish()
 
-
-def check_operands(x: Array, weight: Array, bias: Array | None, *, quantized: bool) -> None:
-    """Raise unless the shapes fit and the dtypes are floating (and equal, where nothing is quantized)."""
-    for name, given in (("x", x), ("weight", weight)):
-        if not given._differentiable and not isinstance(given, QuantizedArray):
-            do = "cast it with .astype(nf.float32) first"
-            raise DTypeError(message("linear", f"{name} of a dense floating dtype", given.dtype, do))
-    if x.ndim < 1 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
-        raise ShapeError(
-            message(
-                "linear", "x [..., K] and weight [N, K]", f"{x.shape} and {weight.shape}", "make the last lengths equal"
-            )
-        )
-    if bias is not None and bias.shape != (weight.shape[0],):
-        raise ShapeError(
-            message("linear", f"bias ({weight.shape[0]},)", bias.shape, "give one value per output feature")
-        )
-    if not quantized and x.dtype != weight.dtype and not isinstance(weight, QuantizedArray):
-        raise DTypeError(
-            message(
-                "linear",
-                "x and weight of one dtype outside autocast",
-                f"{x.dtype} and {weight.dtype}",
-                f"cast with x.astype(nf.{weight.dtype}), or make the module with dtype=nf.{x.dtype}",
-            )
-        )
+    def discard(self) -> None:
+        """Forget the amaxes of a pass that failed."""
+        for state in self.gradients:
+            state.discard()
