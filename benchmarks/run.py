@@ -18,7 +18,7 @@ from _row import limits_text
 from nvfp.kernels.stems import STEMS
 
 BENCHMARKS = {name: Path(stem.benchmark).stem for name, stem in STEMS.items() if isinstance(stem.benchmark, str)}
-BENCHMARKS |= {"linear": "bench_linear", "train": "bench_train"}  # of several stems
+BENCHMARKS |= {name: f"bench_{name}" for name in ("linear", "transformer", "train")}  # of several stems
 
 
 def _stems(text: str) -> list[str]:

@@ -18,6 +18,8 @@ from nvfp.autograd.protocol import Tracked
 from nvfp.errors import GradientError, message
 
 Vjp = Callable[[tuple[Any, ...], Any, tuple[bool, ...]], Sequence[Any]]
+# Rules that take a fourth argument: what has reached their first input already, or None; they add it to its gradient.
+ADDING: set[Callable[..., Sequence[Any]]] = set()
 
 _numbers = count()
 leaf_lock = threading.Lock()

@@ -14,7 +14,7 @@ from typing import Any
 from nvfp.autograd.grad_mode import _enabled
 from nvfp.autograd.protocol import Tracked
 from nvfp.autograd.region import region
-from nvfp.autograd.tape import Leaf, Node
+from nvfp.autograd.tape import ADDING, Leaf, Node
 from nvfp.errors import GradientError, message
 
 Place = Node | Leaf
@@ -37,12 +37,16 @@ class _Pass:
         self.wanted = wanted
         self.heap: list[tuple[int, Node]] = []
         self.pending: dict[Place, list[Any]] = {}
+        # The first gradient of a variable, where it would have to be copied: a rule may be about to add to it.
+        self.held: dict[Leaf, Any] = {}
 
     def run(self) -> None:
         while self.heap:
             node = heapq.heappop(self.heap)[1]
             if node not in self.targets:
                 self.step(node, self.pending.pop(node))
+        for leaf, gradient in self.held.items():
+            leaf.accumulate(gradient, False)
 
     def needs(self, parent: tuple[Place, int] | None) -> bool:
         if parent is None:
@@ -95,8 +99,22 @@ class _Pass:
     def apply(self, node: Node, saved: tuple[Any, ...], dys: list[Any], dy: Any, needs: tuple[bool, ...]) -> Any:
         if self.connect and not node.twice:
             return _guarded(node, saved, dys, dy, needs)
-        assert node.vjp is not None
-        return node.vjp(saved, dy, needs)
+        rule: Any = node.vjp
+        if rule in ADDING and not self.connect:
+            return rule(saved, dy, needs, self.waiting(node.parents[0]) if needs[0] else None)
+        return rule(saved, dy, needs)
+
+    def waiting(self, parent: tuple[Place, int] | None) -> Any:
+        """Take what has reached a place so far, or None; whoever takes it brings it back."""
+        assert parent is not None
+        place, index = parent
+        if type(place) is Leaf and place in self.held:
+            return self.held.pop(place)
+        there = self.pending.get(place)
+        if there is None:
+            return None
+        have, there[index] = there[index], None
+        return have
 
     def reach_leaf(self, leaf: Leaf, gradient: Any, name: str, fresh: bool) -> None:
         if gradient.shape != leaf.shape:
@@ -104,6 +122,11 @@ class _Pass:
             raise GradientError(message(name, f"a gradient of its input's shape {leaf.shape}", gradient.shape, do))
         if leaf in self.targets:
             self.collect(leaf, 0, gradient)
+        elif leaf in self.held:
+            leaf.accumulate(self.held.pop(leaf), False)
+            leaf.accumulate(gradient, fresh)
+        elif not fresh and leaf.grad is None and leaf.main_grad is None:
+            self.held[leaf] = gradient
         else:
             leaf.accumulate(gradient, fresh)
 

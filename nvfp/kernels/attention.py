@@ -198,8 +198,8 @@ def attention_vjp(dout: Any, q: Any, k: Any, v: Any, out: Any, saved: Saved) -> 
         saved: likewise.
 
     Returns:
-        ``(dq, dk, dv)``, contiguous, of the shapes and dtype of q, k and v. A query without keys has no part in
-        them.
+        ``(dq, dk, dv)`` of the shapes and dtype of q, k and v: contiguous, or views of one new buffer where q, k and v
+        are slices of one and cuDNN runs. A query without keys has no part in them.
 
     Raises:
         ShapeError: dout of another shape.

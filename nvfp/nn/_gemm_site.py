@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nvfp.arrays.array import Array
+from nvfp.arrays.deferred import Deferred
 from nvfp.arrays.functions._common import array
 from nvfp.arrays.functions.conversion import astype
 from nvfp.arrays.quantized import QuantizedArray, dense_dtype
@@ -127,7 +128,7 @@ class GemmSite:
             check_narrow(plan, x, fp8_output=fp8_output, fp8_grad=fp8_grad)
         if region is None or plan is None:
             return linear(x, weight, bias, delivery=self._delivery(parts, first, needs_output))
-        x = x if usable(x, plan) else array("linear", x)
+        x = x if usable(x, plan) or type(x) is Deferred else array("linear", x)
         check_operands(x, weight, bias, quantized=region.recipe is not None)  # before any state is made
         self._check_saved(plan)
         if self.watch is not None or region.min_gemm is not None:

@@ -30,8 +30,11 @@ class NormedModule(GemmModule):
         beta = normalization == "LayerNorm"
         self.layer_norm_bias = parameter(zeros((features,), dtype=dtype, device=device)) if beta else None
 
-    def _norm(self, x: Array) -> Array:
-        options: dict[str, Any] = {"eps": self.eps, "zero_centered_gamma": self.zero_centered_gamma}
+    def _norm(self, x: Array, *, shown: bool) -> Array:
+        """The normalized input; unless it is shown, the GEMM behind may compute it as it quantizes."""
+        options: dict[str, Any] = {
+            "eps": self.eps, "zero_centered_gamma": self.zero_centered_gamma, "defer": not shown,
+        }  # fmt: skip
         if self.normalization == "RMSNorm":
             return rms_norm(x, self.layer_norm_weight, **options)
         return layer_norm(x, self.layer_norm_weight, self.layer_norm_bias, **options)

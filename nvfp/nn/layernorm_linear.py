@@ -126,7 +126,7 @@ class LayerNormLinear(NormedModule):
             is_first_microbatch: as in `nf.nn.Linear`.
             fp8_output: likewise.
         """
-        normed = self._norm(x)
+        normed = self._norm(x, shown=self.return_layernorm_output)
         bias = self._bias(self, shown=self.return_bias)
         inner = None if self.return_bias else bias
         y = self._site(

@@ -147,11 +147,11 @@ class LayerNormMLP(NormedModule):
         options: dict[str, Any] = {"training": self.training, "first": is_first_microbatch}
         # Run again for its gradient, the segment's own result is not read.
         wanted = not (self.checkpoint and recompute.output_unread())
-        normed = self._norm(x)
+        normed = self._norm(x, shown=self.return_layernorm_output)
         extras = (normed,) if self.return_layernorm_output else ()
         y = self._fc1(normed, self.fc1_weight, self.fc1_bias, **options)
         del normed  # memory: nothing below needs it
-        y, bias = act(y, self.activation), self.fc2_bias
+        y, bias = act(y, self.activation, defer=True), self.fc2_bias
         y = self._fc2(y, self.fc2_weight, None if self.return_bias else bias, needs_output=wanted, **options)
         extras = (bias, *extras) if self.return_bias else extras
         return (y, *extras) if extras else y

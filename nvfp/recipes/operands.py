@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from nvfp.arrays.deferred import Pending
 from nvfp.kernels.amax import amax
 from nvfp.kernels.cast import cast
 from nvfp.kernels.dequantize import dequantize
 from nvfp.kernels.gemm import native_scale_layout
+from nvfp.kernels.input_fn import InputFn
 from nvfp.kernels.operand import Operand, OperandPair
 from nvfp.kernels.quantize import quantize
 from nvfp.recipes.plan import TensorPlan
@@ -27,11 +31,13 @@ def quantize_for_gemm(
     role: str = "",
     recording: bool = True,
     rng: Any | None = None,
+    bias: np.dtype | None = None,
 ) -> OperandPair:
     """Return the row and/or column copy of a matrix under a tensor plan.
 
     Args:
-        raw: raw array [M, K], float32/bf16/fp16/float64.
+        raw: raw array [M, K], float32/bf16/fp16/float64; or a result that is not computed yet (`Pending`): its function
+            is applied in the pass that quantizes where one pass makes all that is asked for, else before.
         plan: format, scaling, rounding, rotation of each copy.
         row: make the row copy.
         col: make the column copy.
@@ -40,6 +46,7 @@ def quantize_for_gemm(
         role: name of the tensor inside the state.
         recording: record the amax of ``raw`` in the state.
         rng: ``(key, ordinal, step)`` of this call; needed when the plan rounds stochastically.
+        bias: dtype of the column sums, if one pass can make them too: then ``bias_grad`` of the pair.
 
     Returns:
         The pair, its scales in the layout that GEMMs read on the device of ``raw``. A side in high precision is a
@@ -47,9 +54,12 @@ def quantize_for_gemm(
         precision is the row copy's Operand, which GEMMs expand.
     """
     options: dict[str, Any] = {"dtype": dtype, "state": state, "role": role, "recording": recording, "rng": rng}
-    column = plan.column
+    column, input_fn = plan.column, None
+    if type(raw) is Pending:
+        taken = raw.take() if at_once(plan, row=row, col=col) else None
+        raw, input_fn = (raw.matrix(), None) if taken is None else taken
     if column is None or not col:
-        pair = _copies(raw, plan, row=row, col=col, **options)
+        pair = _copies(raw, plan, row=row, col=col, input_fn=input_fn, bias=bias, **options)
     else:
         from_row = column.source == "row"
         pair = _copies(raw, plan, row=True, col=False, **options) if row or from_row else OperandPair(None, None)
@@ -62,6 +72,18 @@ def quantize_for_gemm(
     if plan.watch is not None:
         plan.watch(raw, pair, role if role in NARROW_ROLES else "")
     return pair
+
+
+def at_once(plan: TensorPlan, *, row: bool, col: bool) -> bool:
+    """Whether one call of `quantize` makes all copies of a plan, in an order that lets it apply a function first.
+
+    Args:
+        plan: of the tensor.
+        row: whether the row copy is made.
+        col: whether the column copy is made.
+    """
+    one = plan.column is None or not col
+    return one and (row or col) and plan.format is not None and plan.watch is None and not (col and plan.rotation)
 
 
 def _again(operand: Any, raw: Any, column: TensorPlan, options: dict[str, Any]) -> Any:
@@ -80,6 +102,8 @@ def _copies(
     role: str,
     recording: bool,
     rng: Any | None,
+    input_fn: InputFn | None = None,
+    bias: np.dtype | None = None,
 ) -> OperandPair:
     """Both copies under one and the same plan."""
     fmt, scale, amax_out = plan.format, None, None
@@ -102,5 +126,7 @@ def _copies(
         rounding=plan.rounding,
         rng=rng if plan.rounding == "stochastic" else None,
         rotation=plan.rotation,
+        input_fn=input_fn,
+        bias_grad=False if bias is None else bias,
         scale_layout=native_scale_layout(raw, fmt),
     )

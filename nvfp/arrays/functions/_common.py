@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.deferred import Deferred
 from nvfp.arrays.registry import nf
 from nvfp.autograd.tape import Node, Vjp, record
 from nvfp.dtypes.dense import bfloat16, float16, float32, is_narrow
@@ -42,7 +43,7 @@ def operand(op: str, x: Any) -> Any:
     if type(x) is Array and x.dtype is x.raw.dtype:
         return x
     if isinstance(x, Array):
-        return nf.astype(x, float32)
+        return x.settled() if type(x) is Deferred else nf.astype(x, float32)
     if isinstance(x, (*SCALARS, np.generic)):
         return x
     if isinstance(x, np.ndarray):

@@ -15,7 +15,7 @@ from nvfp.device import Device, check_usable
 from nvfp.dtypes.codec import Overflow, Rounding
 from nvfp.dtypes.dense import as_dtype, float32, float64, is_narrow
 from nvfp.dtypes.formats import QuantDType
-from nvfp.errors import ArgumentError, DTypeError, message
+from nvfp.errors import ArgumentError, DTypeError, StateError, message
 from nvfp.kernels.cast import cast
 from nvfp.kernels.elementwise import elementwise
 from nvfp.optional import need
@@ -134,8 +134,15 @@ def to_host(raw: Any) -> np.ndarray:
     """Return a raw array as a NumPy array: itself, or a copy from CUDA."""
     if isinstance(raw, np.ndarray):
         return raw
+    check_not_captured("a step that leaves results on the GPU", "return them from the step and read them afterwards")
     values: np.ndarray = np.asarray(bits(raw).get()).view(raw.dtype)
     return values
+
+
+def check_not_captured(expected: str, do: str) -> None:
+    """Raise StateError while the current stream is being captured: a replay does not run Python again."""
+    if need("cupy", extra="cuda13").cuda.get_current_stream().is_capturing():
+        raise StateError(message("cuda_graph", expected, "one that moves values between host and GPU", do))
 
 
 def moved(raw: Any, device: Device) -> Any:
@@ -143,6 +150,8 @@ def moved(raw: Any, device: Device) -> Any:
     if device.type == "cpu":
         return to_host(raw)
     cp = need("cupy", extra="cuda13")
+    if isinstance(raw, np.ndarray):
+        check_not_captured("a step that takes its values from inputs", "make it before, or pass it to the step")
     with cp.cuda.Device(device.index):
         return cp.asarray(bits(raw)).view(raw.dtype)
 

@@ -46,8 +46,13 @@ def _by_head(shape: tuple[int, int, int, int], strides: Strides, dtype: str) -> 
     return Tensor((b, h, n, d), (sb, sh, sn, sd), dtype)
 
 
-def tensors(record: AttentionRecord) -> Tensors:
-    """Return every tensor that forward or backward of a record may have; results and dO are C-contiguous."""
+def tensors(record: AttentionRecord, *, packed: bool = False) -> Tensors:
+    """Return every tensor that forward or backward of a record may have; results and dO are C-contiguous.
+
+    Args:
+        record: the attention.
+        packed: dQ, dK and dV lie as Q, K and V do.
+    """
     r = record
     q, k = (r.batch, r.queries, r.heads, r.depth), (r.batch, r.keys, r.groups, r.depth)
     v, o = (*k[:3], r.value_depth), (*q[:3], r.value_depth)
@@ -59,6 +64,9 @@ def tensors(record: AttentionRecord) -> Tensors:
     }
     shapes = {Port.O: o, Port.DO: o, Port.DQ: q, Port.DK: k, Port.DV: v}
     found |= {port: _by_head(shape, contiguous(shape), r.dtype) for port, shape in shapes.items()}
+    if packed:
+        operands = ((Port.DQ, Port.Q), (Port.DK, Port.K), (Port.DV, Port.V))
+        found |= {gradient: found[operand] for gradient, operand in operands}
     if r.mask is not None:
         batch, heads, rows, ld = bias_shape(r)
         found[Port.BIAS] = Tensor((batch, heads, rows, r.keys), (heads * rows * ld, rows * ld, ld, 1), r.dtype)

@@ -35,14 +35,23 @@ class Plan:
     def __init__(self, record: AttentionRecord, device: int) -> None:
         self.record = record
         self.stats = record.stats or record.mask is not None  # a masked forward finds rows without keys by them
+        self.packed = record.packed  # how the gradients lie
         self.forward = self._graph(False, device)
-        self.backward = self._graph(True, device) if record.stats else None
+        self.backward = self._backward(device) if record.stats else None
+
+    def _backward(self, device: int) -> binding.Graph:
+        if self.packed:
+            try:
+                return self._graph(True, device)
+            except binding.Unsupported:
+                self.packed = None
+        return self._graph(True, device)
 
     def _graph(self, backward: bool, device: int) -> binding.Graph:
         r = self.record
         return binding.Graph(
             backward,
-            tensors(r),
+            tensors(r, packed=backward and self.packed is not None),
             scale=r.scale,
             band=r.band,
             alignment=r.alignment,

@@ -68,6 +68,29 @@ class AttentionRecord:
     deterministic: bool = True
 
     @property
+    def packed(self) -> Literal["by head", "by part"] | None:
+        """How Q, K and V lie side by side in rows of one buffer [B, L, (H + 2G) D], or None where they do not.
+
+        ``"by head"``: each head's query, key, value (H = G); ``"by part"``: all queries, all keys, all values. The
+        gradients are then written side by side likewise.
+
+        Example:
+            >>> strides = (128 * 768, 768, 64, 1)
+            >>> AttentionRecord(2, 128, 128, 4, 4, 64, 64, "bfloat16", strides, strides, strides, 0.125).packed
+            'by part'
+        """
+        row = (self.heads + 2 * self.groups) * self.depth
+        parts = ((self.heads, self.q_strides), (self.groups, self.k_strides), (self.groups, self.v_strides))
+        outer = (self.batch, self.queries * row), (self.queries, row)
+        apart = any(n > 1 and s[axis] != wanted for _, s in parts for axis, (n, wanted) in enumerate(outer))
+        if apart or self.heads == 1 or self.queries != self.keys or self.depth != self.value_depth:
+            return None
+        steps = {s[2] for n, s in parts if n > 1}
+        if self.heads == self.groups and steps == {3 * self.depth}:
+            return "by head"
+        return "by part" if steps == {self.depth} else None
+
+    @property
     def alignment(self) -> Literal["top_left", "bottom_right"]:
         """Which corner the diagonal starts from: bottom right also for a window without a causal mask (as TE).
 

@@ -125,6 +125,8 @@ def attention_vjp(
 ) -> tuple[Any, Any, Any]:
     """Return (dQ, dK, dV) of `attention`, each C-contiguous in its operand's shape.
 
+    Gradients of operands that lie side by side in one buffer (`AttentionRecord.packed`) lie so too.
+
     Args:
         record: that of the forward; it has ``stats``.
         dout: gradient of O, any strides.
@@ -146,13 +148,28 @@ def attention_vjp(
         dout = _plain(dout)
     else:
         dout = elementwise("where", _dead(saved.stats), 0.0, dout)
-    dq, dk, dv = (cp.ndarray(x.shape, NAMED[record.dtype]) for x in (q, k, v))
+    dq, dk, dv = _gradients(record, plan.packed, q, k, v)
     ports = {
         Port.Q: q, Port.K: k, Port.V: v, Port.O: out, Port.DO: dout, Port.STATS: saved.stats,
         Port.DQ: dq, Port.DK: dk, Port.DV: dv,
     }  # fmt: skip
     _execute(plan.backward, ports, record, saved)
     return dq, dk, dv
+
+
+def _gradients(record: AttentionRecord, kind: str | None, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
+    """Where dQ, dK and dV go: arrays of their own, or one buffer."""
+    dtype = NAMED[record.dtype]
+    if kind is None:
+        return cp.ndarray(q.shape, dtype), cp.ndarray(k.shape, dtype), cp.ndarray(v.shape, dtype)
+    heads, groups, depth = record.heads, record.groups, record.depth
+    lead = (record.batch, record.queries)
+    buffer = cp.ndarray((*lead, (heads + 2 * groups) * depth), dtype)
+    if kind == "by head":
+        each = buffer.reshape((*lead, heads, 3, depth))
+        return each[:, :, :, 0], each[:, :, :, 1], each[:, :, :, 2]
+    flat = buffer.reshape((*lead, heads + 2 * groups, depth))
+    return flat[:, :, :heads], flat[:, :, heads : heads + groups], flat[:, :, heads + groups :]
 
 
 def _execute(graph: Any, ports: dict[Port, Any], record: AttentionRecord, saved: Saved) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import numpy as np
 
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.creation import empty_raw
@@ -54,6 +57,9 @@ def _parts(raw: Any, heads: int, groups: int, channels: int, interleaved: bool) 
 def _vjp(saved: tuple[Any, ...], dys: tuple[Array | None, ...], needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
     shape, *layout = saved
     first = next(dy for dy in dys if dy is not None)
+    whole = _whole([None if dy is None else dy.raw for dy in dys], shape, layout)
+    if whole is not None:
+        return (wrap(whole),)
     out = empty_raw(shape, first.dtype, first.device)
     for target, dy in zip(_parts(out, *layout), dys, strict=True):
         if dy is None:
@@ -61,3 +67,23 @@ def _vjp(saved: tuple[Any, ...], dys: tuple[Array | None, ...], needs: tuple[boo
         else:
             copy_into(target, contiguous(dy.raw).reshape(target.shape) if target.ndim == 5 else dy.raw)
     return (wrap(out),)
+
+
+def _whole(raws: list[Any], shape: tuple[int, ...], layout: list[Any]) -> Any | None:
+    """The buffer that the three gradients already lie in, side by side (`cudnn.run`), or None."""
+    base = getattr(raws[0], "base", None)
+    # A buffer of more bytes than three gradients fill belongs to somebody else.
+    if base is None or any(raw is None or raw.base is not base or raw.dtype != base.dtype for raw in raws):
+        return None
+    if base.size != math.prod(shape) or not base.flags.c_contiguous:
+        return None
+    whole = base.reshape(shape)
+    places = [part[:, :, :, 0] if part.ndim == 5 and part.shape[3] == 1 else part for part in _parts(whole, *layout)]
+    same = all(_place(raw) == _place(part) for raw, part in zip(raws, places, strict=True))
+    return whole if same else None
+
+
+def _place(raw: Any) -> tuple[Any, ...]:
+    """Where a raw array lies: shape, strides, address (strides of axes of length 1 say nothing)."""
+    at = raw.ctypes.data if isinstance(raw, np.ndarray) else raw.data.ptr
+    return raw.shape, tuple(s for n, s in zip(raw.shape, raw.strides, strict=True) if n > 1), at

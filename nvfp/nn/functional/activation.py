@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.deferred import deferred
 from nvfp.arrays.functions._common import array
 from nvfp.autograd.tape import record
 from nvfp.kernels import activation as kernel
+from nvfp.nn.functional._pending import activated, activation_gradient
+from nvfp.nn.functional.linear import takes_quantized_gradient
 
 
-def activation(x: Array, kind: str = "gelu") -> Array:
+def activation(x: Array, kind: str = "gelu", *, defer: bool = False) -> Array:
     """Return ``act(x)`` elementwise, or ``act(a) b`` of the halves a, b of the last axis for a gated kind.
 
     Args:
@@ -18,6 +21,7 @@ def activation(x: Array, kind: str = "gelu") -> Array:
         kind: ``"gelu"`` (tanh form), ``"relu"``, ``"silu"``, ``"qgelu"`` or ``"srelu"``; gated: ``"glu"``,
             ``"geglu"``, ``"reglu"``, ``"swiglu"``, ``"qgeglu"`` or ``"sreglu"``
             (formulas: `nvfp.kernels.activation`).
+        defer: for a GEMM of the same module alone: a `Deferred`; so is the gradient for a quantized one that made x.
 
     Returns:
         Shape and dtype of ``x``, [..., N] for a gated kind; computed in float32, rounded once.
@@ -35,10 +39,12 @@ def activation(x: Array, kind: str = "gelu") -> Array:
         [6.0]
     """
     x = array("activation", x)
-    y = kernel.activation(x.raw, kind)
-    return wrap(y, node=record(kind, (x,), _vjp, saved=(x, kind)))
+    node = record(kind, (x,), _vjp, saved=(x, kind, defer and takes_quantized_gradient(x)))
+    return deferred(activated(x.raw, kind), node) if defer else wrap(kernel.activation(x.raw, kind), node=node)
 
 
 def _vjp(saved: tuple[Any, ...], dy: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
-    x, kind = saved
+    x, kind, defer = saved
+    if defer:
+        return (deferred(activation_gradient(x.raw, dy.raw, kind)),)
     return (wrap(kernel.activation_vjp(x.raw, dy.raw, kind)),)

@@ -16,9 +16,9 @@ from typing import Any
 
 from nvfp.arrays.array import Array, wrap
 from nvfp.arrays.creation import empty_raw
+from nvfp.arrays.deferred import Deferred, Pending
 from nvfp.arrays.functions._common import array
 from nvfp.arrays.quantized import QuantizedArray, dense_dtype
-from nvfp.autograd.region import collect_after_backward
 from nvfp.autograd.tape import needs_grad, record
 from nvfp.dtypes.dense import float32, float64
 from nvfp.errors import ArgumentError, message
@@ -31,12 +31,11 @@ from nvfp.kernels.reduce import reduce
 from nvfp.nn._random_state import RandomState
 from nvfp.nn.functional._checks import check_operands
 from nvfp.nn.functional._delivery import PLAIN, Delivery, reshaped
+from nvfp.nn.functional._gradient_steps import begin_gradient_step
 from nvfp.nn.functional._matrix import matrix
-from nvfp.recipes.context import current_region
 from nvfp.recipes.operands import quantize_for_gemm
 from nvfp.recipes.plan import LinearPlan, TensorPlan
 from nvfp.recipes.state import DelayedState
-from nvfp.recipes.update import update_states
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def linear(
         11.0
     """
     dtype = dense_dtype(weight) if usable(x, plan) else None
-    x = x if dtype is not None else array("linear", x)
+    x = x if dtype is not None or (plan is not None and type(x) is Deferred) else array("linear", x)
     weight = weight if isinstance(weight, QuantizedArray) else array("linear", weight)
     bias = None if bias is None else array("linear", bias)
     check_operands(x, weight, bias, quantized=plan is not None)
@@ -109,7 +108,9 @@ def linear(
     if plan.dy.stochastic and random is None:
         do = "pass a RandomState, or round the gradients to nearest"
         raise ArgumentError(message("linear", "random= for stochastic rounding", None, do))
-    dtype = dtype or x.raw.dtype
+    dtype = dtype or x.dtype
+    if delivery.save_original_input and type(x) is Deferred:
+        x = x.settled()
     needs = [needs_grad(a) for a in (x, weight)]
     x_pair = _input_pair(x, plan, states, col=needs[1] and not delivery.save_original_input)
     _show_given(plan.x, x, x_pair)
@@ -133,7 +134,7 @@ def linear(
             fast_accumulation=plan.fast_fprop,
         )
     else:
-        y = empty_raw((x_pair.side("row").shape[0], weight.shape[0]), dtype, x.device)
+        y = empty_raw((x_pair.side("row").shape[0], weight.shape[0]), dtype, weight.device)
     kept = x if delivery.save_original_input and needs[1] else None
     x_pair.row = None  # backward reads the column copy only
     saved: tuple[Any, ...] = (
@@ -231,13 +232,15 @@ def _input_pair(x: Array, plan: LinearPlan, states: LinearStates | None, *, col:
         if col:
             pair.side("col")
         return pair
-    return _forward_pair(matrix(x.raw), plan.x, states, "x", col=col)
+    return _forward_pair(x.raw if type(x) is Deferred else matrix(x.raw), plan.x, states, "x", col=col)
 
 
 def _borrowed(*given: tuple[Array, OperandPair]) -> tuple[Array, ...]:
     """The arrays whose own memory backward reads as a column copy: the tape then notices when they are written."""
     dense: list[tuple[Array, Any]] = [
-        (x, pair.col) for x, pair in given if pair.col is not None and Operand not in (type(x.raw), type(pair.col))
+        (x, pair.col)
+        for x, pair in given
+        if pair.col is not None and type(x) is not Deferred and Operand not in (type(x.raw), type(pair.col))
     ]
     return tuple([x for x, raw in dense if raw.dtype == x.raw.dtype])
 
@@ -287,12 +290,15 @@ def _quantized_vjp(saved: tuple[Any, ...], dy: Array, needs: tuple[bool, ...]) -
     x_pair, w_pair, plan, states, random, shape, (dtype, w_dtype), b_dtype, delivery, kept, *_ = saved
     dx = dw = None
     dy2, pair = _given_gradient(dy, plan, dtype, dense=needs[2])
+    if pair is not None:
+        _show_given(plan.dy, dy, pair)
+    del dy  # memory: a pending gradient lets go of its source
     if needs[0] or needs[1]:
         backward = None if states is None else states.backward
         if pair is None:
-            pair = _gradient_pair(dy2, plan, backward, random, row=needs[0], col=needs[1])
-        else:
-            _show_given(plan.dy, dy, pair)
+            pair = _gradient_pair(
+                dy2, plan, backward, random, row=needs[0], col=needs[1], bias=b_dtype if needs[2] else None
+            )
         if needs[0]:
             dx = gemm(pair.side("row"), _column(w_pair), dtype=dtype, fast_accumulation=plan.fast_dgrad)
             dx = wrap(dx.reshape(shape)) if delivery.gradient is None else _narrow_gradient(delivery, dx, shape)
@@ -300,11 +306,15 @@ def _quantized_vjp(saved: tuple[Any, ...], dy: Array, needs: tuple[bool, ...]) -
             x = _input_pair(kept, plan, None, col=True) if kept is not None else x_pair
             options: dict[str, Any] = {"dtype": w_dtype, "fast_accumulation": plan.fast_wgrad}
             dw = delivery.give(pair.side("col").T, x.side("col"), **options)
-    return dx, dw, _bias_gradient(dy2, b_dtype, needs[2])
+    if pair is not None and pair.bias_grad is not None:
+        return dx, dw, wrap(pair.bias_grad)
+    return dx, dw, _bias_gradient(dy2.matrix() if type(dy2) is Pending else dy2, b_dtype, needs[2])
 
 
 def _given_gradient(dy: Array, plan: LinearPlan, dtype: Any, *, dense: bool) -> tuple[Any, OperandPair | None]:
     """The gradient of y as a matrix, and its pair where the next layer has quantized it already."""
+    if type(dy) is Deferred:
+        return dy.raw, None
     if type(dy.raw) is not Operand:
         return matrix(dy.raw), None
     row = reshaped(dy.raw, (dy.size // dy.shape[-1] if dy.shape[-1] else 0, dy.shape[-1]))
@@ -314,23 +324,31 @@ def _given_gradient(dy: Array, plan: LinearPlan, dtype: Any, *, dense: bool) -> 
 
 
 def _gradient_pair(
-    dy2: Any, plan: LinearPlan, backward: DelayedState | None, random: RandomState | None, *, row: bool, col: bool
+    dy2: Any,
+    plan: LinearPlan,
+    backward: DelayedState | None,
+    random: RandomState | None,
+    *,
+    row: bool,
+    col: bool,
+    bias: Any,
 ) -> OperandPair:
     if backward is not None:
-        _begin_gradient_step(backward)
+        begin_gradient_step(backward)
     rng = None
     if plan.dy.stochastic:
         assert random is not None, "checked in forward"
         random.ends_step()  # before the draw: a pass that fails has drawn nothing
-        draw = random.draw(dy2)
+        draw = random.draw(dy2.like if type(dy2) is Pending else dy2)
         rng = (draw.key, draw.ordinal, draw.step)
-    return quantize_for_gemm(dy2, plan.dy, row=row, col=col, state=backward, role="dy", rng=rng)
+    bias = None if dy2.dtype == float64 else bias  # the bias kernel sums in float32
+    return quantize_for_gemm(dy2, plan.dy, row=row, col=col, state=backward, role="dy", rng=rng, bias=bias)
 
 
 def _narrow_gradient(delivery: Delivery, dx: Any, shape: tuple[int, ...]) -> Array:
     assert delivery.gradient is not None
     if delivery.gradient.state is not None:
-        _begin_gradient_step(delivery.gradient.state)
+        begin_gradient_step(delivery.gradient.state)
     return delivery.gradient(dx, shape)
 
 
@@ -349,29 +367,3 @@ def _bias_gradient(dy2: Any, dtype: Any, needed: bool) -> Array | None:
     if dy2.dtype == float64:  # the bias kernel sums in float32
         return wrap(reduce("sum", dy2, axis=0, dtype=dtype))
     return wrap(bias_grad(dy2, dtype=dtype))
-
-
-def _begin_gradient_step(state: DelayedState) -> None:
-    """Have the state updated when this backward ends; drop amaxes that a failed backward left."""
-    run = collect_after_backward("delayed scaling", _EndOfBackward)
-    if state not in run.gradients:
-        state.discard()
-        run.gradients.append(state)
-
-
-class _EndOfBackward:
-    """Collects the gradient states of one backward run and updates them in one launch at its end."""
-
-    def __init__(self) -> None:
-        self.gradients: list[DelayedState] = []
-
-    def __call__(self) -> None:
-        update_states(self.gradients)
-        region = current_region()
-        if region is not None:  # a step ends here; outside autocast its exit has ended it
-            region.step.finish()
-
-    def discard(self) -> None:
-        """Forget the amaxes of a pass that failed."""
-        for state in self.gradients:
-            state.discard()

@@ -10,6 +10,8 @@ import pytest
 
 from nvfp.device import Device
 from nvfp.errors import ArgumentError, KernelError
+from nvfp.kernels.cudnn import binding, plan
+from nvfp.kernels.cudnn.layout import tensors
 from nvfp.kernels.cudnn.record import contiguous, record_of
 from nvfp.kernels.cudnn.run import attention, attention_vjp, unsupported
 from tests.devices import to_device, to_numpy
@@ -171,6 +173,34 @@ def test_layouts_are_taken_as_they_are(device: Device, kind: str) -> None:
     found = run(device, arrays, mask_type="causal")
     compare(found, expected(*arrays, visible(77, 77, "causal")))
     assert found[4].q_strides != contiguous(arrays[0].shape)
+
+
+@pytest.mark.parametrize("kind", ["qkv", "per head", "groups", "sequence first"])
+@pytest.mark.parametrize("refused", [False, True])
+def test_gradients_lie_as_the_operands_do(
+    device: Device, kind: str, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slices of one buffer have gradients that are slices of one; where cuDNN has no engine for that, their own."""
+    if refused:
+
+        def unsupported_there(record: Any, *, packed: bool = False) -> Any:
+            if packed:
+                raise binding.Unsupported("not these strides")
+            return tensors(record)
+
+        monkeypatch.setattr(plan, "tensors", unsupported_there)
+        monkeypatch.setattr(plan, "_plans", {})
+    arrays = fused(kind)
+    q, k, v, dout = (to_device(x, device) for x in arrays)
+    record = record_of(q, k, v)
+    out, saved = attention(record, q, k, v)
+    grads = attention_vjp(record, dout, q, k, v, out, saved)
+    if refused or kind == "sequence first":
+        assert all(g.flags.c_contiguous for g in grads)
+        return
+    buffers = [g.base for g in grads]
+    assert buffers[0] is buffers[1] is buffers[2]
+    assert [g.strides for g in grads] == [x.strides for x in (q, k, v)]
 
 
 @pytest.mark.parametrize("kind", ["odd", "reversed", "broadcast", "last axis", "gradient"])
