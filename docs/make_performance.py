@@ -1,7 +1,7 @@
 """Writes the tables of docs/performance.md from a count: ``python -m docs.make_performance`` (no GPU is needed).
 
 One forward and backward of a TransformerLayer runs on `tests.fake_gpu`, which notes every launch with the bytes of the
-arrays that it names. ``--json`` writes nothing, but prints the page and the counts of tests/nn/test_launches.py.
+arrays that it names. ``--json`` writes nothing, but prints the page and what tests/nn/test_launches.py wants to know.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ RATES = {
     "block": (1302e12, 1031e12), "mxfp8": (780e12, 780e12), "nvfp4": (780e12, 780e12),
 }  # fmt: skip
 TARGETS = {"bf16": 15.8, "delayed": 10.0, "current": 10.6, "block": 11.8, "mxfp8": 17.5, "nvfp4": 18.5}
+PEAKS = {"bf16": "1.97", "delayed": "2.35", "current": "2.73", "block": "2.61"}  # GiB, of TransformerEngine 2.20.2
 # Kernel, what it does, the input functions or the macro it is compiled with, why it is there; the first that fits.
 ACTIVATION, GRADIENT, NORM = (1, 2), (3, 4), (5,)
 BEFORE_CODES = "the scale must be known before the first code"
@@ -59,6 +60,21 @@ class Line:
     moved: int = 0
     flops: float = 0.0
     seconds: float = 0.0
+
+
+@dataclass
+class Step:
+    """What was noted of a step.
+
+    Attributes:
+        events: its work.
+        saved: bytes that forward leaves for backward, its result included.
+        peak: most bytes at one time, parameters, input and gradients included.
+    """
+
+    events: list[Any]
+    saved: int
+    peak: int
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -104,9 +120,9 @@ def lines(name: str, events: list[Any]) -> dict[str, Line]:
     return found
 
 
-def measured() -> dict[str, list[Any]]:
-    """Recipe -> everything that one step of the layer asks of the GPU."""
-    from tests.fake_gpu import fake_gpu
+def measured() -> dict[str, Step]:
+    """Recipe -> what one step of the layer asks of the GPU."""
+    from tests.fake_gpu import MEMORY, fake_gpu
 
     events = fake_gpu()
     import nvfp as nf
@@ -123,46 +139,41 @@ def measured() -> dict[str, list[Any]]:
         layer = nf.nn.TransformerLayer(HIDDEN, 4 * HIDDEN, HEADS, **options)
         x, dy = (nf.empty((BATCH, LENGTH, HIDDEN), dtype=nf.bfloat16) for _ in range(2))
         x.requires_grad = True
+        y, saved = None, 0
         for _ in range(2):  # the first makes plans and state
+            layer.zero_grad()
+            x.grad = y = None
             events.clear()
+            MEMORY.peak = before = MEMORY.live
             with nf.autocast(enabled=recipe is not None, recipe=recipe):
                 y = layer(x)
+            saved = MEMORY.live - before
             y.backward(dy)
-            layer.zero_grad()
-            x.grad = None
-        found[name] = list(events)
+        found[name] = Step(list(events), saved, MEMORY.peak)
+        del layer, x, dy, y
     return found
 
 
-def tables(steps: dict[str, list[Any]]) -> dict[str, str]:
+def tables(steps: dict[str, Step]) -> dict[str, str]:
     """The generated parts of the page, by name."""
     found, summary = {}, []
-    for name, events in steps.items():
-        work = lines(name, events)
+    for name, step in steps.items():
+        work = lines(name, step.events)
         ours = [line for key, line in work.items() if key != "GEMM" and not key.startswith(("attention", "memset"))]
         total = sum(line.seconds for line in work.values())
         summary.append([
             name, str(sum(line.launches for line in ours)), str(work["GEMM"].launches), "2",
             str(work["memset of words"].launches if "memset of words" in work else 0),
             f"{sum(line.moved for line in ours) / 1e6:,.0f}", f"{sum(line.seconds for line in ours) * 1e3:.2f}",
-            f"{total * 1e3:.2f}", f"{TARGETS[name]}",
+            f"{total * 1e3:.2f}", f"{TARGETS[name]}", f"{step.peak / 2**30:.2f}", PEAKS.get(name, ""),
         ])  # fmt: skip
         rows = [
             [key, str(line.launches), f"{line.moved / 1e6:,.1f}", f"{line.seconds * 1e6:,.0f}", line.why]
             for key, line in work.items()
         ]
         found[name] = table(("work", "launches", "MB", "us at the roofs", "why"), rows)
-    head = (
-        "recipe",
-        "kernels",
-        "GEMMs",
-        "attention",
-        "memsets",
-        "MB of the kernels",
-        "their ms",
-        "all, ms",
-        "target, ms",
-    )
+    head = ("recipe", "kernels", "GEMMs", "attention", "memsets", "MB of the kernels", "their ms", "all, ms",
+            "target, ms", "peak, GiB", "TE's peak")  # fmt: skip
     return {"summary": table(head, summary), **found}
 
 
@@ -187,9 +198,15 @@ def counted() -> dict[str, dict[str, int]]:
 
 def main() -> None:
     """Write the page, or print what it would be and the counts."""
-    text = page(tables(measured()))
+    steps = measured()
+    text = page(tables(steps))
     if "--json" in sys.argv[1:]:
-        print(json.dumps({"page": text, "counts": counted()}))
+        from tests.nn.test_fused import apart
+
+        with apart():
+            saved = {name: (step.saved, steps[name].saved) for name, step in measured().items()}
+        peaks = {name: step.peak / 2**30 for name, step in steps.items()}
+        print(json.dumps({"page": text, "counts": counted(), "saved": saved, "peaks": peaks}))
     else:
         PAGE.write_text(text, encoding="utf-8")
 

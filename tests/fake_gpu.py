@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -61,9 +62,26 @@ class Pointer:
         EVENTS.append(Event("memset", "copy of a word", 2 * nbytes))
 
 
+class Memory:
+    """What is allocated, in units of `ALIGNMENT`, and the most that was at one time since `peak` was set back."""
+
+    def __init__(self) -> None:
+        self.live = self.peak = 0
+
+    def change(self, nbytes: int) -> None:
+        self.live += nbytes
+        self.peak = max(self.peak, self.live)
+
+
+MEMORY = Memory()
+
+
 def allocate(nbytes: int) -> Pointer:
     """Memory that the system hands out when it is touched, which it is not."""
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+    MEMORY.change(size)
+    weakref.finalize(memory, MEMORY.change, -size)
     at = memory.ctypes.data
     return Pointer(memory, at + -at % ALIGNMENT)
 
@@ -188,6 +206,11 @@ class _Lt(FakeLt):
 class _Graph(FakeGraph):
     """An attention that notes that it runs."""
 
+    def get_workspace_size(self) -> int:
+        """What `nvfp.kernels.cudnn.binding.Graph` says of compute capability 9."""
+        q, k = (self.inputs[name].fields["dim"] for name in "qk")  # type: ignore[union-attr]
+        return 64 if self.kind == "sdpa" else 2 * q[0] * q[1] * -(-q[2] // 128) * 128 * -(-k[2] // 128) * 128
+
     def execute(self, addresses: dict[int, int], workspace: int, handle: Any) -> None:
         tensors = [t.fields for t in (*self.inputs.values(), *self.outputs) if t is not None]
         moved = sum(int(np.prod(f["dim"])) * CUDNN_DTYPES[f["data_type"]].itemsize for f in tensors)
@@ -213,6 +236,8 @@ def _launcher(kernel: Any) -> Any:
 
 def fake_gpu() -> list[Event]:
     """Take CUDA's place in this process and return the list in which its work is noted."""
+    if getattr(sys.modules.get("cupy"), "ndarray", None) is ndarray:
+        return EVENTS
     sys.modules["cupy"] = _cupy()
     from nvfp import device
     from nvfp.kernels.cublaslt import binding as cublaslt

@@ -127,6 +127,10 @@ def test_counts_and_page_without_a_gpu() -> None:
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     assert found["counts"] == {"LINEAR": LINEAR, "TRAINING": TRAINING, "LAYER": LAYER}
+    for name, (apart, fused) in found["saved"].items():
+        assert fused <= apart, f"{name}: forward saves more than in steps apart"
+    for name, limit in {"bf16": 1.97, "delayed": 2.35, "current": 2.73, "block": 2.61}.items():
+        assert found["peaks"][name] <= limit, f"{name}: peak memory above TransformerEngine's"
     page = (root / "docs" / "performance.md").read_text(encoding="utf-8")
     assert page == found["page"], "run: python -m docs.make_performance"
 

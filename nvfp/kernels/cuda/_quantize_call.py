@@ -32,7 +32,8 @@ class Ready:
 
     Attributes:
         call: the launch.
-        size: bytes of the outputs.
+        own: bytes of the memory that the first piece, the row codes, has for itself, or 0.
+        size: bytes of the other outputs.
         pieces: where they lie.
         gaps: (offset, bytes) that are zeroed first.
         row: its row side among them, or None.
@@ -46,6 +47,7 @@ class Ready:
     """
 
     call: TileCall
+    own: int
     size: int
     pieces: tuple[_memory.Piece, ...]
     gaps: tuple[tuple[int, int], ...]
@@ -75,7 +77,11 @@ class Ready:
         memory = _memory.allocate(self.size)
         for at, nbytes in self.gaps:
             _memory.clear(memory, at, nbytes)
-        made = _memory.arrays(memory, self.pieces)
+        if self.own:
+            made = _memory.arrays(_memory.allocate(self.own), self.pieces[:1])
+            made += _memory.arrays(memory, self.pieces[1:])
+        else:
+            made = _memory.arrays(memory, self.pieces)
         sums: tuple[Any, Any] = (made[-2], made[-1]) if self.summed else (None, None)
         partial, total = sums
         made.append(None)
@@ -131,8 +137,9 @@ def ready(
         total = size + -(-4 * tiles * columns // _memory.ALIGNMENT) * _memory.ALIGNMENT
         pieces += [(size, (tiles, columns), FLOAT32, None), (total, (columns,), bias, None)]
         size = total + columns * bias.itemsize
+    own = 0 if where.row is None else where.row.own
     return Ready(
-        call, size, tuple(pieces), gaps, row, col, row_rest, col_rest, job.floats, way, bias is not None
+        call, own, size, tuple(pieces), gaps, row, col, row_rest, col_rest, job.floats, way, bias is not None
     )  # fmt: skip
 
 

@@ -25,12 +25,14 @@ from nvfp.kernels.cuda._constants import format_defines
 from nvfp.kernels.cuda._loader import Defines
 from nvfp.kernels.cuda._memory import Slab
 from nvfp.kernels.cuda._types import ctype
+from nvfp.kernels.cuda._xp import cp
 from nvfp.kernels.operand import ScaleLayout, codes_shape, scale_shape
 
 GEMM_ALIGNMENT = 16  # bytes: leading dimensions and rows that FP8 tensor cores want
 BFLOAT16, FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 FLOAT32, UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
 WORD = 4
+APART = 1 << 20  # bytes from which row codes have memory of their own beside a column side, which backward keeps longer
 FLT_MAX = np.float32(np.finfo(np.float32).max)
 _ROUNDINGS: dict[Rounding, int] = {"even": 0, "stochastic": 1, "toward_zero": 2}
 _LARGEST = {BFLOAT16: np.float32(el.bfloat16.max), FLOAT16: np.float32(el.float16.max)}
@@ -50,6 +52,7 @@ class SidePlan:
         allocated: rows of codes in memory, padded alike.
         padded_rows: what the Operand says of them.
         codes_at: offset in the slab.
+        own: bytes of the memory of their own that the codes have instead, or 0.
         scale: shape of the scale array.
         scale_dtype: its dtype.
         scale_at: offset in the slab.
@@ -68,6 +71,7 @@ class SidePlan:
     allocated: int
     padded_rows: int
     codes_at: int
+    own: int
     scale: tuple[int, ...]
     scale_dtype: np.dtype
     scale_at: int
@@ -108,7 +112,9 @@ def plan(
     turned = (rotated_length(shape[0]), *shape[1:])[::-1] if rotated else shape[::-1]
     shared = slab.reserve(WORD) if fmt.block is None else None  # one scale for both sides
     sides = [
-        _side(slab, fmt, turned if transposed else shape, axis, transposed, layout, shared) if wanted else None
+        _side(slab, fmt, turned if transposed else shape, axis, transposed, layout, shared, col and not transposed)
+        if wanted
+        else None
         for wanted, transposed in ((row, False), (col, True))
     ]
     return Plan(sides[0], sides[1], layout, word, slab.size, rotated)
@@ -122,6 +128,7 @@ def _side(
     transposed: bool,
     layout: ScaleLayout,
     shared: int | None,
+    apart: bool,
 ) -> SidePlan:
     ndim = len(stored)
     if fmt.block is None and not fmt.element.packed:
@@ -142,11 +149,12 @@ def _side(
     elif layout == "k_major128":
         scale = k_major128_shape(scale, square=(fmt.block_shape or (1, 1))[0] > 1)
     nbytes = math.prod(scale) * dtype.itemsize
+    own = pitch * allocated if apart and pitch * allocated >= APART else 0
     lines_shape = (*stored[:axis], *stored[axis + 1 :]) if fmt.per_row_tensor_scale else ()
     return SidePlan(
         stored=stored, axis=axis, transposed=transposed, codes=codes, strides=strides, pitch=pitch,
         allocated=allocated, padded_rows=allocated if (pitch, allocated) != (length, lines) else 0,
-        codes_at=slab.reserve(pitch * allocated), scale=scale, scale_dtype=dtype,
+        codes_at=0 if own else slab.reserve(pitch * allocated), own=own, scale=scale, scale_dtype=dtype,
         scale_at=slab.reserve(nbytes) if shared is None else shared, scale_bytes=nbytes,
         scale_gaps=math.prod(scale) > scales,
         tensor_scale_at=slab.reserve(WORD * max(math.prod(lines_shape), 1)) if fmt.tensor_scale else None,
@@ -176,12 +184,13 @@ class Side:
 
 
 def cut(slab: Any, side: SidePlan | None, amax: Any | None, given: Any | None) -> Side | None:
-    """Return a side of a call, its outputs cut out of the slab; None if it is not wanted."""
+    """Return a side of a call, its outputs cut out of the slab (or memory of their own); None if it is not wanted."""
     if side is None:
         return None
+    memory = cp.empty((side.own,), UINT8) if side.own else slab
     return Side(
         side,
-        _memory.view(slab, side.codes_at, side.codes, UINT8, side.strides),
+        _memory.view(memory, side.codes_at, side.codes, UINT8, side.strides),
         _memory.view(slab, side.scale_at, side.scale, side.scale_dtype),
         None if side.tensor_scale_at is None else _memory.view(slab, side.tensor_scale_at, side.tensor_scale, FLOAT32),
         amax,

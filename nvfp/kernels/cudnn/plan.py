@@ -13,6 +13,8 @@ from nvfp.kernels.cudnn.layout import tensors
 from nvfp.kernels.cudnn.record import AttentionRecord
 from nvfp.kernels.cudnn.support import refusal
 
+WORKSPACE = 1 << 28  # bytes of a backward's workspace for which its batch is not cut
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -28,6 +30,11 @@ class Plan:
         record: the attention.
         device: ordinal of the current device.
 
+    Attributes:
+        stats: whether the forward writes the logarithms of the row sums.
+        packed: how the gradients lie, see `AttentionRecord.packed`.
+        entries: of the batch that one run of the backward takes: all, or as many as keep its workspace small.
+
     Raises:
         Unsupported: cuDNN has no engine for one of them.
     """
@@ -35,31 +42,47 @@ class Plan:
     def __init__(self, record: AttentionRecord, device: int) -> None:
         self.record = record
         self.stats = record.stats or record.mask is not None  # a masked forward finds rows without keys by them
-        self.packed = record.packed  # how the gradients lie
-        self.forward = self._graph(False, device)
-        self.backward = self._backward(device) if record.stats else None
+        self.packed, self.entries = record.packed, record.batch
+        self.forward = self._graph(record, False, device)
+        self.backward = self._backward(record, device) if record.stats else None
+        if self.backward is not None:
+            self.entries = _entries(record, self.backward.workspace_bytes)
+            if self.entries < record.batch:
+                self.backward = self._backward(record.of_batch(self.entries), device)
 
-    def _backward(self, device: int) -> binding.Graph:
+    def _backward(self, record: AttentionRecord, device: int) -> binding.Graph:
         if self.packed:
             try:
-                return self._graph(True, device)
+                return self._graph(record, True, device)
             except binding.Unsupported:
                 self.packed = None
-        return self._graph(True, device)
+        return self._graph(record, True, device)
 
-    def _graph(self, backward: bool, device: int) -> binding.Graph:
-        r = self.record
+    def _graph(self, record: AttentionRecord, backward: bool, device: int) -> binding.Graph:
         return binding.Graph(
             backward,
-            tensors(r, packed=backward and self.packed is not None),
-            scale=r.scale,
-            band=r.band,
-            alignment=r.alignment,
-            dropout=r.dropout,
+            tensors(record, packed=backward and self.packed is not None),
+            scale=record.scale,
+            band=record.band,
+            alignment=record.alignment,
+            dropout=record.dropout,
             stats=self.stats,
-            deterministic=r.deterministic,
+            deterministic=record.deterministic,
             device=device,
         )
+
+
+def _entries(record: AttentionRecord, workspace: int) -> int:
+    """How many entries of the batch a backward takes at a time: a divisor of it, with at most `WORKSPACE` bytes if any.
+
+    A deterministic backward keeps the gradients of all scores in its workspace, which would be most of what a layer
+    holds at that moment. Dropout counts its random numbers over the whole batch.
+    """
+    batch = record.batch
+    if record.dropout or workspace <= WORKSPACE:
+        return batch
+    fitting = [n for n in range(1, batch) if batch % n == 0 and workspace // batch * n <= WORKSPACE]
+    return max(fitting, default=1)
 
 
 _plans: dict[int, LRU[AttentionRecord, Plan | Refusal]] = {}

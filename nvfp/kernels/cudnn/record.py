@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nvfp.errors import ArgumentError, ShapeError, message
@@ -118,6 +118,18 @@ class AttentionRecord:
             None if left < 0 or left >= max(self.queries, self.keys) else left,
             None if right < 0 or right >= max(self.queries, self.keys) else right,
         )
+
+    def of_batch(self, entries: int) -> AttentionRecord:
+        """Return the record of so many entries of the batch.
+
+        Example:
+            >>> strides = (8, 8, 8, 1)
+            >>> record = AttentionRecord(6, 9, 9, 1, 1, 8, 8, "float16", *(strides,) * 3, 1.0, "padding", (6, 1))
+            >>> record.of_batch(2).batch, record.of_batch(2).mask
+            (2, (2, 1))
+        """
+        mask = self.mask if self.mask is None or self.mask[0] == 1 else (entries, self.mask[1])
+        return replace(self, batch=entries, mask=mask)
 
     def __str__(self) -> str:
         q = f"[{self.batch}, {self.queries}, {self.heads}, {self.depth}]"

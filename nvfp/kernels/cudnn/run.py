@@ -153,7 +153,16 @@ def attention_vjp(
         Port.Q: q, Port.K: k, Port.V: v, Port.O: out, Port.DO: dout, Port.STATS: saved.stats,
         Port.DQ: dq, Port.DK: dk, Port.DV: dv,
     }  # fmt: skip
-    _execute(plan.backward, ports, record, saved)
+    n = plan.entries
+    if n == record.batch:
+        _execute(plan.backward, ports, record, saved)
+        return dq, dk, dv
+    bias = None if saved.mask is None else _bias(record, saved.mask)
+    for at in range(0, record.batch, n):
+        part = {port: x[at : at + n] for port, x in ports.items()}
+        if bias is not None:
+            part[Port.BIAS] = bias if len(bias) == 1 else bias[at : at + n]
+        _execute(plan.backward, part, record, saved)
     return dq, dk, dv
 
 
@@ -173,7 +182,7 @@ def _gradients(record: AttentionRecord, kind: str | None, q: Any, k: Any, v: Any
 
 
 def _execute(graph: Any, ports: dict[Port, Any], record: AttentionRecord, saved: Saved) -> None:
-    if saved.mask is not None:
+    if saved.mask is not None and Port.BIAS not in ports:
         ports[Port.BIAS] = _bias(record, saved.mask)
     if saved.seed is not None:
         ports[Port.SEED], ports[Port.OFFSET] = saved.seed, saved.offset

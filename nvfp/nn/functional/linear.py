@@ -136,7 +136,9 @@ def linear(
     else:
         y = empty_raw((x_pair.side("row").shape[0], weight.shape[0]), dtype, weight.device)
     kept = x if delivery.save_original_input and needs[1] else None
-    x_pair.row = None  # backward reads the column copy only
+    x_pair.row = None  # backward reads the column copies only
+    if weight_pair is None and not held and w_pair.col is not None:
+        w_pair.row = None
     saved: tuple[Any, ...] = (
         x_pair,
         w_pair,

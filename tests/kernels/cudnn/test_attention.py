@@ -12,7 +12,7 @@ from nvfp.device import Device
 from nvfp.errors import ArgumentError, KernelError
 from nvfp.kernels.cudnn import binding, plan
 from nvfp.kernels.cudnn.layout import tensors
-from nvfp.kernels.cudnn.record import contiguous, record_of
+from nvfp.kernels.cudnn.record import AttentionRecord, contiguous, record_of
 from nvfp.kernels.cudnn.run import attention, attention_vjp, unsupported
 from tests.devices import to_device, to_numpy
 from tests.kernels.cudnn.problems import Expected, expected, visible
@@ -201,6 +201,43 @@ def test_gradients_lie_as_the_operands_do(
     buffers = [g.base for g in grads]
     assert buffers[0] is buffers[1] is buffers[2]
     assert [g.strides for g in grads] == [x.strides for x in (q, k, v)]
+
+
+@pytest.mark.parametrize("kind", ["qkv", "per head", "groups", "sequence first", "every", "heads"])
+def test_a_large_workspace_is_shared_by_parts_of_the_batch(
+    device: Device, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backward runs over parts of the batch; masks go with their part."""
+    masked = kind in ("every", "heads")
+    arrays = operands(batch=4) if masked else tuple(np.concatenate([x, x[::-1] * 2]) for x in fused(kind))
+    if kind in ("qkv", "per head", "groups"):  # side by side again
+        buffer = np.concatenate([x.reshape(4, 77, -1) for x in arrays[:3]], axis=2)
+        heads = [x.shape[2] for x in arrays[:3]]
+        ends = np.cumsum([64 * n for n in heads])
+        q, k, v = (x.reshape(4, 77, n, 64) for x, n in zip(np.split(buffer, ends[:2], axis=2), heads, strict=True))
+        arrays = (q, k, v, arrays[3])
+    options = {"mask": masks(kind, 4, 4, 77, 77), "mask_type": "arbitrary"} if masked else {"mask_type": "causal"}
+    whole = run(device, arrays, **options)
+    monkeypatch.setattr(plan, "_plans", {})
+    monkeypatch.setattr(plan, "WORKSPACE", 1)
+    parts = run(device, arrays, **options)
+    seen = visible(77, 77, options["mask_type"], mask=options.get("mask"))
+    compare(parts, expected(*arrays, seen))
+    if device.type == "cpu":  # emulated
+        assert plan.plan_for(parts[4]).entries == 1
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(whole[:4], parts[:4], strict=True))
+
+
+def test_how_much_of_a_batch_runs_at_a_time() -> None:
+    def entries(batch: int, workspace: int, dropout: float = 0.0) -> int:
+        strides = contiguous((batch, 64, 2, 8))
+        record = AttentionRecord(batch, 64, 64, 2, 2, 8, 8, "bfloat16", strides, strides, strides, 1.0, dropout=dropout)
+        return plan._entries(record, workspace)
+
+    most = plan.WORKSPACE
+    assert entries(4, most) == 4 and entries(4, 2 * most) == 2 and entries(4, 4 * most) == 1
+    assert entries(6, 2 * most) == 3 and entries(5, 2 * most) == 1 and entries(4, 9 * most) == 1
+    assert entries(4, 4 * most, dropout=0.1) == 4
 
 
 @pytest.mark.parametrize("kind", ["odd", "reversed", "broadcast", "last axis", "gradient"])
