@@ -83,11 +83,11 @@ class record:
         synchronisation; in the steps between (``every``) and outside the block nothing is launched.
 
     Notes:
-        A step ends with the backward pass that follows a forward pass of the model; where there is none, call
-        `next_step`. Recomputed forward passes are not recorded again, and neither is a weight that was kept quantized
-        by ``is_first_microbatch``. What came quantized (a weight born so, the input and gradient that another layer
-        has quantized) has amax and scales; there is nothing to compare it with, so its SQNR, underflow and overflow
-        are NaN. A result that leaves quantized is recorded where it is made, as ``y`` or ``dx``.
+        A step ends with the backward pass that follows a forward pass of the model in the same thread; where there is
+        none, call `next_step`. Recomputed forward passes are not recorded again, and neither is a weight that was kept
+        quantized by ``is_first_microbatch``. What came quantized (a weight born so, the input and gradient that
+        another layer has quantized) has amax and scales; there is nothing to compare it with, so its SQNR, underflow
+        and overflow are NaN. A result that leaves quantized is recorded where it is made, as ``y`` or ``dx``.
 
     Example:
         >>> import nvfp as nf
@@ -109,7 +109,8 @@ class record:
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ArgumentError(message("record", "every as a positive int", repr(every), "pass e.g. 100"))
         self._model, self._every, self._outputs = model, every, bool(outputs)
-        self._step, self._ran, self._lock = 0, False, threading.Lock()
+        self._step, self._lock = 0, threading.Lock()
+        self._ran: set[int] = set()  # threads in which the model ran since their last backward pass
         self._words: dict[Device, Words] = {}
         self._samples: list[_Sample] = []
         self._dense: dict[str, int] = {}
@@ -138,7 +139,7 @@ class record:
         """End the step: for loops without a backward pass."""
         with self._lock:
             self._step += 1
-            self._ran = False
+            self._ran.clear()
 
     @property
     def result(self) -> Recording:
@@ -149,8 +150,12 @@ class record:
         return self._known[1]
 
     def _backward_ended(self) -> None:
-        if self._ran:
-            self.next_step()
+        """A pass has ended in this thread, of this model or (where it has not run here since the last) of another."""
+        thread = threading.get_ident()
+        with self._lock:
+            if thread in self._ran:
+                self._ran.discard(thread)
+                self._step += 1
 
     def _read(self) -> Recording:
         samples = list(self._samples)
@@ -167,7 +172,7 @@ class record:
                     signal=at["signal"] if s.sourced else math.nan, noise=at["noise"] if s.sourced else math.nan,
                 )
             )  # fmt: skip
-        return Recording(found, steps=self._step + self._ran, dense=self._dense)
+        return Recording(found, steps=self._step + bool(self._ran), dense=self._dense)
 
     def _row(self, raw: Any) -> tuple[Words, int, Any]:
         """The next row of words on the device of ``raw``."""
@@ -218,14 +223,14 @@ class _Watch:
         """The plan with watchers in it, in the steps that are recorded."""
         if self.before is not None:
             plan = self.before.plan(plan)
-        owner = self.owner
-        owner._ran = True
+        owner, again = self.owner, recomputing()
+        if not again:
+            owner._ran.add(threading.get_ident())
         if plan is None:
             owner._dense[self.name] = owner._dense.get(self.name, 0) + 1
         if plan is None or owner._step % owner._every:
             return plan
-        again = recomputing()  # x and w were seen the first time; the gradient was not
-        for role in ("dy",) if again else ("x", "w", "dy"):
+        for role in ("dy",) if again else ("x", "w", "dy"):  # again: x and w were seen, the gradient was not
             tensor: TensorPlan = getattr(plan, role)
             seen = partial(owner._pair, self.name, role, owner._step, tensor.watch)
             plan = replace(plan, **{role: replace(tensor, watch=seen)})  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ class Policy(Recipe):
             do = 'pass e.g. {"head": None, "*.fc2": nf.recipes.MXFP8BlockScaling()}'
             raise ArgumentError(message("Policy", "pattern -> recipe", repr(self.rules), do))
         for pattern, _ in rules:
-            if ":" in pattern and pattern.rpartition(":")[2] not in ROLES:
+            if ":" in pattern and (pattern.count(":") > 1 or pattern.rpartition(":")[2] not in ROLES):
                 expected = f"one of {', '.join(ROLES)} after the colon"
                 raise ArgumentError(message("Policy", expected, repr(pattern), "name a tensor, or none"))
         for value in (*(value for _, value in rules), self.default):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import threading
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +244,31 @@ def test_steps_and_samples(device: Any) -> None:
     assert (weight.samples, weight.elements, weight.step) == (4, 4 * 64 * 48, None)
     one = outer.result.samples[1]
     assert weight.sqnr_db == pytest.approx(one.sqnr_db) and weight.underflow == pytest.approx(one.underflow)
+
+
+def test_steps_are_the_models_own(device: Any) -> None:
+    """Other models' backward passes end none, in other threads, and only one here; recomputation begins none."""
+    model, other, recipe = layer(), layer(), RECIPES["mxfp8"]
+
+    def train_other() -> None:
+        step(other, data(), recipe)
+
+    with nf.inspect.record(model) as seen:
+        for _ in range(2):
+            with nf.autocast(recipe=recipe):
+                y = nf.checkpoint(model, data())
+            thread = threading.Thread(target=copy_context().run, args=(train_other,))
+            thread.start()
+            thread.join()
+            assert seen.result.steps == len({f.step for f in seen.result.samples})
+            y.sum().backward()
+        with nf.autocast(recipe=recipe):
+            y = nf.checkpoint(model, data())
+        train_other()  # ends the step: a pass of this thread
+        y.sum().backward()
+        nf.sin(data()).sum().backward()
+    assert seen.result.steps == 3
+    assert [f.step for f in seen.result.samples if f.tensor == "dy"][:4] == [0, 0, 1, 1]
 
 
 def test_it_finds_what_overflows_and_what_is_not_finite(device: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +13,7 @@ import nvfp as nf
 from nvfp import recipes
 from nvfp.dtypes.block import dequantize_exact, quantize_exact
 from nvfp.errors import DTypeError, ShapeError
+from nvfp.kernels.operand import Operand, OperandPair
 from nvfp.recipes.plan import TensorPlan
 from tests.tolerances import check
 
@@ -239,6 +241,24 @@ def test_backward_reads_the_weight_of_its_forward(device: Any, name: str) -> Non
         grads.append(np.asarray(a.grad))
     assert name == "fp8" or np.array_equal(*grads)
     assert np.abs(grads[1]).max() < 10 * np.abs(grads[0]).max()  # delayed scales move between the two passes
+
+
+@pytest.mark.parametrize("name", [n for n in RECIPES if n != "bf16"])
+def test_forward_saves_nothing_in_high_precision(device: Any, name: str) -> None:
+    """The column copy of x and the pair of W; x itself is free as soon as the caller lets go of it."""
+    module = nf.nn.Linear(64, 48, dtype=nf.bfloat16, rng=nf.random.default_rng(0))
+    x = nf.random.default_rng(1).normal(size=(32, 64), dtype=nf.bfloat16)
+    x.requires_grad = True
+    gone = weakref.ref(x.raw)
+    with nf.autocast(enabled=True, recipe=RECIPES[name]):
+        y = module(x)
+    pairs = [value for value in y._node.saved if isinstance(value, OperandPair)]
+    assert len(pairs) == 2 and pairs[0].row is None
+    assert all(type(side) is Operand for side in (pairs[0].col, pairs[1].row, pairs[1].side("col")))
+    x = None
+    assert gone() is None
+    y.sum().backward()
+    assert module.weight.grad is not None
 
 
 def test_errors_say_what_to_do(device: Any) -> None:

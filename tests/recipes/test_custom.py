@@ -217,6 +217,8 @@ def test_rules_that_are_refused(rules: Any) -> None:
 def test_more_that_is_refused() -> None:
     with pytest.raises(ArgumentError, match="one of input, weight, grad_output after the colon"):
         Policy({"head:bias": None})
+    with pytest.raises(ArgumentError, match="after the colon"):
+        Policy({"head:weight:input": None})
     with pytest.raises(DTypeError, match="recipes or None"):
         Policy({"head": "mxfp8"})  # type: ignore[dict-item]
     with pytest.raises(DTypeError, match="recipes or None"):
