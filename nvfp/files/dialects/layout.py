@@ -104,7 +104,9 @@ class Layout:
         Args:
             codes: the entry of the codes.
         """
-        shape = (*codes.shape[:-2], codes.shape[-2] * codes.shape[-1]) if self.folded else codes.shape
+        shape = codes.shape
+        if self.folded:
+            shape = (*shape[:-2], shape[-2] * shape[-1]) if len(shape) > 1 else ()
         return (*shape[:-1], 2 * shape[-1]) if codes.dtype == "U8" and shape else shape
 
     def written(self, q_codes: np.ndarray, q_scale: np.ndarray, word: np.ndarray | None) -> dict[str, np.ndarray]:

@@ -52,7 +52,9 @@ def _entry(name: str, row: Mapping[str, Any], tensors: Mapping[str, TensorEntry]
     dtype: QuantDType = row_from_json(row["format"])
     shape, axis = tuple(int(n) for n in row["shape"]), int(row["axis"])
     names = {part: f"{name}.{part}" for part in PARTS if f"{name}.{part}" in tensors}
-    nbytes = sum(tensors[part].nbytes for part in names.values()) + 0 * tensors[f"{name}.codes"].nbytes
+    if not {"codes", "scale"} <= set(names):
+        raise KeyError(f"{name}.codes or {name}.scale")
+    nbytes = sum(tensors[part].nbytes for part in names.values())
 
     def arrange(parts: dict[str, np.ndarray]) -> None:
         parts["scale"] = as_scale(parts["scale"], dtype)
