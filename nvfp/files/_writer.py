@@ -115,7 +115,7 @@ class Writer:
             raise FileFormatError(message(_OP, f"dtypes of dialect {self.dialect.name} ({kinds})", got, do))
         parts = layout.written(*parts_of(name, q))
         self.rows[module_of(name)] = (Row(module_of(name), layout.kind, q.dtype, q.shape), layout)
-        return {layout.parts[role].name(name): np.ascontiguousarray(value) for role, value in parts.items()}
+        return {layout.parts[role].name(name): np.asarray(value, order="C") for role, value in parts.items()}
 
     def flush(self) -> None:
         """Write one file under a number; `finish` gives it its name."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,11 @@ def convert_model(
     checkpoint = open_checkpoint(place, device=device)
     name = dialect or _default_dialect(wanted)
     names = _to_convert(checkpoint, wanted, include, exclude)
-    work = _Conversion(checkpoint, wanted, frozenset(names), name, progress)
     others = tuple(sorted(filter(_is_other, place.iterdir()))) if place.is_dir() else ()
-    write_model(Path(target), work, chosen_dialect(_OP, name), checkpoint.config, size_of(shard_size), others=others)
+    options: dict[str, Any] = {"config": checkpoint.config, "shard_size": size_of(shard_size), "others": others}
+    with _bar(checkpoint, str(wanted), progress) as advance:
+        work = _Conversion(checkpoint, wanted, frozenset(names), name, advance)
+        write_model(Path(target), work, chosen_dialect(_OP, name), **options)
 
 
 @dataclass(frozen=True)
@@ -115,23 +118,16 @@ class _Conversion:
     dtype: DType
     chosen: frozenset[str]
     dialect: str
-    progress: bool
-    bar: list[Any] = field(default_factory=list)
+    advance: Callable[[int], Any]
 
     def names(self) -> Iterator[str]:
-        names = list(self.checkpoint)
-        if not (self.progress and has("tqdm")):
-            return iter(names)
-        total = sum(entry.nbytes for entry in self.checkpoint.entries.values())
-        tqdm = need("tqdm", extra="plot").tqdm
-        self.bar.append(tqdm(total=total, desc=f"to {self.dtype}", unit="B", unit_scale=True))
-        return iter(names)
+        return iter(self.checkpoint)
 
     def array(self, name: str) -> Array:
         found = self.checkpoint[name]
         if name in self.chosen:
             found = self._converted(found)
-        self._advance(name)
+        self.advance(self.checkpoint.entries[name].nbytes)
         return found
 
     def kept(self, name: str, dialect: str) -> tuple[dict[str, np.ndarray], Row | None] | None:
@@ -142,7 +138,7 @@ class _Conversion:
             return None  # the row of its weight may be another now
         found = kept(self.checkpoint, name, dialect)
         if found is not None:
-            self._advance(name)
+            self.advance(self.checkpoint.entries[name].nbytes)
         return found
 
     def _converted(self, found: Array) -> Array:
@@ -158,11 +154,16 @@ class _Conversion:
         word = np.asarray(q.tensor_scale, np.float32)
         return quantize(found, self.dtype, tensor_scale=_held(self.dialect, self.dtype, word))
 
-    def _advance(self, name: str) -> None:
-        if self.bar:
-            self.bar[0].update(self.checkpoint.entries[name].nbytes)
-            if self.bar[0].n >= self.bar[0].total:
-                self.bar[0].close()
+
+@contextmanager
+def _bar(checkpoint: Checkpoint, words: str, wanted: bool) -> Iterator[Callable[[int], Any]]:
+    """A progress bar's ``update`` by bytes; nothing where none is wanted or tqdm is not installed."""
+    if not (wanted and has("tqdm")):
+        yield lambda nbytes: None
+        return
+    total = sum(entry.nbytes for entry in checkpoint.entries.values())
+    with need("tqdm", extra="plot").tqdm(total=total, desc=f"to {words}", unit="B", unit_scale=True) as bar:
+        yield bar.update
 
 
 def _held(dialect: str, dtype: QuantDType, word: np.ndarray) -> float:

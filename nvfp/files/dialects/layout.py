@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from nvfp.dtypes.formats import QuantDType
+from nvfp.errors import FileFormatError, message
 from nvfp.files.dialects.geometry import Found, plain_tensor_scale
 from nvfp.files.header import TensorEntry
 from nvfp.files.quant_config import Rule
 
 FLOATS = ("F32", "BF16", "F16")
+_BLOCK = 16  # bytes of a block that has an axis of its own
 
 
 @dataclass(frozen=True)
@@ -116,10 +118,15 @@ class Layout:
             q_codes: codes; packed ones as bytes.
             q_scale: block scales in the scale dtype.
             word: tensor scale.
+
+        Raises:
+            FileFormatError: a ragged block where codes have an axis per block.
         """
         if self.folded:
-            per_block = q_codes.shape[-1] // max(1, q_scale.shape[-1])
-            q_codes = q_codes.reshape(*q_scale.shape, per_block)
+            if q_codes.shape[-1] != _BLOCK * q_scale.shape[-1]:
+                got, do = f"{q_codes.shape} bytes", "pad the last axis, or choose another dialect"
+                raise FileFormatError(message("save_model", f"whole blocks of {2 * _BLOCK} values", got, do))
+            q_codes = q_codes.reshape(*q_scale.shape, _BLOCK)
         found = {"codes": q_codes, "scale": in_file(self.scale, q_scale)}
         if self.tensor_scale is not None and word is not None:
             found["tensor_scale"] = in_file(self.tensor_scale, plain_tensor_scale(word))

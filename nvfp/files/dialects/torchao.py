@@ -198,7 +198,8 @@ def _config(written: Written) -> dict[str, Any]:
         "Float8Tensor": ("Float8WeightOnlyConfig", 2, {"weight_dtype": _dtype(row.dtype.element.name)}),
         "NVFP4Tensor": ("NVFP4WeightOnlyConfig", 1, {}),
         "MXTensor": ("MXDynamicActivationMXWeightConfig", 1, {
-            "block_size": 32, "activation_dtype": _dtype("float8_e4m3fn"), "weight_dtype": _mx(row.dtype)["elem_dtype"],
+            "block_size": 32, "activation_dtype": _mx(row.dtype)["elem_dtype"],
+            "weight_dtype": _mx(row.dtype)["elem_dtype"],
         }),
     }  # fmt: skip
     name, version, data = by_kind[kind]
