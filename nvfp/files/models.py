@@ -12,6 +12,7 @@ import numpy as np
 
 from nvfp.arrays.array import Array
 from nvfp.arrays.convert import asarray
+from nvfp.arrays.creation import on_device
 from nvfp.arrays.functions.conversion import to_device
 from nvfp.arrays.quantized import QuantizedArray
 from nvfp.dtypes.formats import QuantDType
@@ -87,7 +88,7 @@ class Checkpoint(Mapping[str, Array]):
             parts = entry.arrays(self._shards.array)
             if not isinstance(entry.dtype, QuantDType):
                 return asarray(parts["value"], device=self._device)
-            return to_device(_quantized(entry, parts), asarray(0, device=self._device).device)
+            return to_device(_quantized(entry, parts), on_device(self._device))
         except (NvfpError, ValueError) as error:
             if isinstance(error, FileFormatError):
                 raise

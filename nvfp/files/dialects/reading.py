@@ -6,7 +6,7 @@ lists what was found; nothing is read as plain numbers for want of a better idea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from nvfp.errors import FileFormatError, message
 from nvfp.files.dialects import nvfp_own, torchao
@@ -170,6 +170,3 @@ def _siblings(name: str, tensors: Tensors) -> str:
 
 def _refuse(expected: str, got: str, do: str) -> tuple[str, dict[str, Entry]]:
     raise FileFormatError(message("open_checkpoint", expected, got, do))
-
-
-Finder = Callable[[Shards], tuple[str, dict[str, Entry]] | None]
