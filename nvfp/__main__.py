@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import platform
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +21,7 @@ from nvfp.dtypes import elements as el
 from nvfp.dtypes.elements import Element
 from nvfp.dtypes.formats import FORMATS, QuantDType
 from nvfp.errors import ArgumentError, MissingDependencyError
+from nvfp.files import commands
 from nvfp.optional import need
 
 PACKAGES = (
@@ -160,22 +162,29 @@ def _support(capability: Capability) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report.
+    """Print the report, or run a command on checkpoints (``inspect``, ``convert``).
 
     Args:
         arguments: command line without the program's name; None: `sys.argv`.
 
     Returns:
-        The exit code, 0.
+        The exit code: 0, or 1 where a command failed.
 
     Raises:
         SystemExit: the command line is wrong (code 2), or asked for help.
     """
-    parser = argparse.ArgumentParser(prog="python -m nvfp", description="What nvfp finds on this machine.")
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words and words[0] in commands.COMMANDS:
+        return commands.run(words)
+    parser = argparse.ArgumentParser(
+        prog="python -m nvfp",
+        description="What nvfp finds on this machine.",
+        epilog="python -m nvfp inspect DIR, python -m nvfp convert SRC DST --to DTYPE: checkpoints; see their --help.",
+    )
     parser.add_argument(
         "--capability", metavar="X.Y", help="print only the dtype table of another chip: 10.0, sm_90a, or cpu"
     )
-    chosen = parser.parse_args(arguments).capability
+    chosen = parser.parse_args(words).capability
     if chosen is not None:
         try:
             sections = [_support(Capability.parse(chosen))]

@@ -101,13 +101,7 @@ def load_checkpoint(
     """
     _check_kinds("load_checkpoint", model, optimizer, generators)
     arrays, metadata = load_with_metadata(path, device="cpu")
-    content = json.loads(metadata.get(_KEY, "{}"))
-    if content.get("version") != 1:
-        raise FileFormatError(
-            message(
-                "load_checkpoint", "a checkpoint of version 1", content.get("version"), "use nf.load for other files"
-            )
-        )
+    content = _content(metadata.get(_KEY, "{}"))
     missing = sorted(set(generators or {}) - set(content["generators"]))
     if missing:
         got, do = f"no {missing}", "name them as they were saved"
@@ -125,6 +119,23 @@ def load_checkpoint(
         generator.state = content["generators"][name]
     extra: dict[str, Any] = content["extra"]
     return extra
+
+
+def _content(text: str) -> dict[str, Any]:
+    """What a file says of itself, its parts of the right kinds."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        got, do = f"metadata that JSON refuses ({type(error).__name__})", "fetch or save it anew"
+        raise FileFormatError(message("load_checkpoint", "a checkpoint of nvfp", got, do)) from error
+    found = found if isinstance(found, dict) else {}
+    version, parts = found.get("version"), ("generators", "extra")
+    if version != 1 or not all(isinstance(found.get(part), dict) for part in parts):
+        got = str(version)[:40] if version != 1 else f"one without {' or '.join(parts)}"
+        raise FileFormatError(
+            message("load_checkpoint", "a checkpoint of version 1", got, "use nf.load for other files")
+        )
+    return found
 
 
 def _check_kinds(op: str, model: Any, optimizer: Any, generators: Any) -> None:

@@ -27,7 +27,7 @@ from nvfp.arrays.convert import asarray, asnumpy
 from nvfp.arrays.quantized import QuantizedArray
 from nvfp.dtypes.elements import ELEMENTS
 from nvfp.dtypes.formats import QuantDType
-from nvfp.errors import ArgumentError, DTypeError, FileFormatError, ShapeError, message
+from nvfp.errors import ArgumentError, DTypeError, FileFormatError, message
 
 # NumPy dtype name -> (name the writer takes, name in the file).
 _TYPES: dict[str, tuple[str, str]] = {
@@ -47,10 +47,10 @@ _STORED = {
     "float6_e2m3fn": "uint8", "float6_e3m2fn": "uint8", "float4_e2m1fn": "uint8",
     "complex64": "float32", "complex128": "float64",
 }  # fmt: skip
-_QUANTIZED = "nvfp.quantized"
+QUANTIZED = "nvfp.quantized"  # the metadata's entry: name -> format row, axis, shape
 _DENSE = "nvfp.dense"
 _SINGLE = "nvfp.array"
-_PARTS = ("codes", "scale", "tensor_scale")
+PARTS = ("codes", "scale", "tensor_scale")
 _RESERVED = ("__metadata__",)  # the header's own key
 
 
@@ -87,18 +87,14 @@ def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, st
             do = "join the names: {'a.b': array}"
             raise DTypeError(message("save", "arrays by name", f"a {type(value).__name__} under {name!r}", do))
         if isinstance(value, QuantizedArray):
-            operand = plain(value.operand)  # a transposed array keeps its parts in another order
-            for part in _PARTS:
-                raw = getattr(operand, part)
-                if raw is not None:
-                    flat[f"{name}.{part}"] = np.asarray(asnumpy(Array._wrap(raw)), order="C")
-            rows[name] = {"format": _row_to_json(operand.format), "axis": operand.axis, "shape": operand.shape}
+            parts, rows[name] = quantized_parts(value)
+            flat.update({f"{name}.{part}": raw for part, raw in parts.items()})
         else:
             host = asnumpy(asarray(value, device=None if isinstance(value, Array) else "cpu"))
             flat[name], stored = _stored(np.array(host, order="C", copy=None))
             if stored:
                 dense[name] = stored
-    clash = sorted(f"{n}.{part}" for n in rows for part in _PARTS if f"{n}.{part}" in named)
+    clash = sorted(f"{n}.{part}" for n in rows for part in PARTS if f"{n}.{part}" in named)
     if clash:
         do = "rename them: a quantized array is saved under these names"
         raise ArgumentError(message("save", "names that differ from those of codes and scales", clash, do))
@@ -108,10 +104,10 @@ def save(path: str | os.PathLike[str], arrays: Any, *, metadata: Mapping[str, st
             message("save", "metadata of str to str", repr(metadata), "convert it, e.g. with json.dumps")
         )
     if rows:
-        meta[_QUANTIZED] = json.dumps(rows)
+        meta[QUANTIZED] = json.dumps(rows)
     if dense:
         meta[_DENSE] = json.dumps(dense)
-    _write(_as_path("save", path), flat, meta)
+    write_tensors(_as_path("save", path), flat, meta)
 
 
 def load(path: str | os.PathLike[str], *, device: Any = None) -> Any:
@@ -158,13 +154,13 @@ def load_with_metadata(path: str | os.PathLike[str], *, device: Any = None) -> t
     try:
         for name, dtype in json.loads(metadata.pop(_DENSE, "{}")).items():
             flat[name] = _read_back(flat[name], dtype)
-        for name, row in json.loads(metadata.pop(_QUANTIZED, "{}")).items():
+        for name, row in json.loads(metadata.pop(QUANTIZED, "{}")).items():
             parts = {part: asarray(flat.pop(f"{name}.{part}"), device=device) for part in _parts_of(name, flat)}
             fields = {"axis": row["axis"], "shape": tuple(row["shape"]), "tensor_scale": parts.get("tensor_scale")}
             out[name] = QuantizedArray.from_parts(
-                parts["codes"], parts["scale"], _row_from_json(row["format"]), **fields
+                parts["codes"], parts["scale"], row_from_json(row["format"]), **fields
             )
-    except (KeyError, AttributeError, ValueError, json.JSONDecodeError, TypeError, ShapeError, ArgumentError) as error:
+    except (KeyError, AttributeError, ValueError, TypeError, RecursionError, OverflowError) as error:
         got = f"{Path(path).name} ({error!r})"
         raise FileFormatError(message("load", "arrays as save writes them", got, "write it anew")) from error
     twice = sorted(set(out) & set(flat))
@@ -173,6 +169,23 @@ def load_with_metadata(path: str | os.PathLike[str], *, device: Any = None) -> t
         raise FileFormatError(message("load", "names of dense arrays or of quantized ones", got, "write it anew"))
     out.update({name: asarray(value, device=device) for name, value in flat.items()})
     return (out[_SINGLE] if list(out) == [_SINGLE] else out), metadata
+
+
+def quantized_parts(value: QuantizedArray) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return codes and scales of a quantized array on the host by name, and what the metadata say of them.
+
+    Args:
+        value: on any device, in any order.
+
+    Raises:
+        FileFormatError: a dtype of an element of your own.
+    """
+    operand = plain(value.operand)  # a transposed array keeps its parts in another order
+    raws = {part: getattr(operand, part) for part in PARTS}
+    row = {"format": _row_to_json(operand.format), "axis": operand.axis, "shape": operand.shape}
+    return {
+        part: np.asarray(asnumpy(Array._wrap(raw)), order="C") for part, raw in raws.items() if raw is not None
+    }, row
 
 
 def _stored(host: np.ndarray) -> tuple[np.ndarray, str]:
@@ -194,7 +207,7 @@ def _read_back(found: np.ndarray, name: str) -> np.ndarray:
 
 
 def _parts_of(name: str, flat: Mapping[str, Any]) -> list[str]:
-    return [part for part in _PARTS if f"{name}.{part}" in flat]
+    return [part for part in PARTS if f"{name}.{part}" in flat]
 
 
 def _as_path(op: str, path: Any) -> Path:
@@ -203,7 +216,18 @@ def _as_path(op: str, path: Any) -> Path:
     return Path(path)
 
 
-def _write(path: Path, flat: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
+def write_tensors(path: Path, flat: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file, atomically.
+
+    Args:
+        path: of the file.
+        flat: contiguous arrays by name.
+        metadata: string pairs.
+
+    Raises:
+        FileFormatError: a dtype that the format does not have.
+        OSError: it cannot be written.
+    """
     specs = {}
     for name, value in flat.items():
         if value.dtype.name not in _TYPES:
@@ -222,7 +246,7 @@ def _write(path: Path, flat: dict[str, np.ndarray], metadata: dict[str, str]) ->
         temporary = Path(folder) / path.name
         temporary.touch()
         rights = temporary.stat().st_mode  # what the umask gives; the writer below keeps others out
-        serialize_file(specs, temporary, metadata or None)
+        serialize_file(specs, temporary, dict(metadata) or None)
         temporary.chmod(rights)
         temporary.replace(path)
 
@@ -258,5 +282,13 @@ def _row_to_json(row: QuantDType) -> dict[str, Any]:
     return {**fields, "element": row.element.name, "scale": row.scale.name}
 
 
-def _row_from_json(fields: dict[str, Any]) -> QuantDType:
+def row_from_json(fields: dict[str, Any]) -> QuantDType:
+    """Return the quantized dtype that the metadata of a file state.
+
+    Args:
+        fields: of the row, with elements by name.
+
+    Raises:
+        DTypeError, ArgumentError, TypeError: fields that make no dtype.
+    """
     return QuantDType(**fields)

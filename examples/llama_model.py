@@ -1,0 +1,230 @@
+"""A Llama- or Qwen-style decoder over the arrays of a checkpoint: its layers, rotary scaling and key-value cache.
+
+Weights are dense or quantized (`nf.QuantizedArray`); activations have one dense dtype. A weight that is quantized is
+read as it is by products of few rows, and is expanded exactly by those of many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import nvfp as nf
+from nvfp.arrays.array import wrap
+from nvfp.kernels.weight_only_gemm import prepack, weight_only_gemm
+from nvfp.nn.functional.activation import activation
+from nvfp.nn.functional.attention import attention
+from nvfp.nn.functional.embedding import embedding
+from nvfp.nn.functional.rms_norm import rms_norm
+from nvfp.nn.functional.rope import rope
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+NARROW_ROWS = 16  # more rows than this go to the tensor cores as expanded weights
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What ``config.json`` says of the model, under its own names."""
+
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope: Mapping[str, Any]
+    max_position_embeddings: int
+    sliding_window: int | None
+    tied: bool
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Shape:
+        """Read a configuration; refuse what this program does not do."""
+        family, act = config.get("model_type"), config.get("hidden_act", "silu")
+        if family not in FAMILIES or act != "silu":
+            raise SystemExit(
+                f"model_type {family} with {act} is not built here; these are: {', '.join(FAMILIES)} (silu)"
+            )
+        heads, hidden = config["num_attention_heads"], config["hidden_size"]
+        windowed = config.get("use_sliding_window", family == "mistral")
+        return cls(
+            hidden, config["num_hidden_layers"], heads, config.get("num_key_value_heads") or heads,
+            config.get("head_dim") or hidden // heads, config.get("rms_norm_eps", 1e-6), rope_of(config),
+            config.get("max_position_embeddings", 2048), config.get("sliding_window") if windowed else None,
+            bool(config.get("tie_word_embeddings", False)),
+        )  # fmt: skip
+
+
+def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The rotary settings, from the names of transformers 4 and 5."""
+    found = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    found.setdefault("rope_type", found.pop("type", "default"))
+    found.setdefault("rope_theta", config.get("rope_theta", 10000.0))
+    found.setdefault("original_max_position_embeddings", config.get("max_position_embeddings", 2048))
+    if found.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
+        raise SystemExit("partial_rotary_factor is not built here")
+    return found
+
+
+def frequencies(rope: Mapping[str, Any], dim: int) -> tuple[np.ndarray, float]:
+    """Angles per position [D / 2], and the factor of the cosines and sines.
+
+    ``linear``: every angle divided by the factor. ``llama3``: long wavelengths divided, short ones kept, a ramp in
+    between. ``yarn``: the same by the number of turns in the trained length, and a factor that grows with log(factor).
+    Sources: arXiv 2306.15595 (linear), Llama 3.1, arXiv 2309.00071 (YaRN).
+    """
+    kind, theta, factor = rope["rope_type"], float(rope["rope_theta"]), float(rope.get("factor") or 1.0)
+    plain = 1.0 / theta ** (np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim))
+    trained = float(rope["original_max_position_embeddings"])
+    if kind == "default":
+        return plain, 1.0
+    if kind == "linear":
+        return plain / factor, 1.0
+    if kind == "llama3":
+        low, high = float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
+        turns = trained * plain / (2 * math.pi)
+        kept = np.clip((turns - low) / (high - low), 0, 1)
+        return (1 - kept) * plain / factor + kept * plain, 1.0
+    if kind == "yarn":
+        bounds = [
+            dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(theta))
+            for turns in (rope.get("beta_fast") or 32, rope.get("beta_slow") or 1)
+        ]
+        if rope.get("truncate", True):
+            bounds = [math.floor(bounds[0]), math.ceil(bounds[1])]
+        first, last = max(bounds[0], 0), min(bounds[1], dim - 1)
+        ramp = np.clip((np.arange(dim // 2) - first) / (last - first or 0.001), 0, 1)
+        return ramp * plain / factor + (1 - ramp) * plain, _yarn_factor(rope, factor)
+    raise SystemExit(f"rope_type {kind} is not built here; default, linear, llama3 and yarn are")
+
+
+def _yarn_factor(rope: Mapping[str, Any], factor: float) -> float:
+    def grown(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if rope.get("attention_factor") is not None:
+        return float(rope["attention_factor"])
+    over, under = rope.get("mscale"), rope.get("mscale_all_dim")
+    return grown(over) / grown(under) if over and under else grown(1)
+
+
+@dataclass
+class Matrix:
+    """A weight [N, K] with its bias; a quantized one keeps a copy in the order of the kernel of few rows."""
+
+    weight: nf.Array
+    bias: nf.Array | None = None
+    packed: Any = field(default=None, repr=False)
+
+    def __call__(self, x: nf.Array) -> nf.Array:
+        """Return ``x W^T + b`` in the dtype of x."""
+        rows = math.prod(x.shape[:-1])
+        if isinstance(self.weight, nf.QuantizedArray) and x.dtype in (nf.bfloat16, nf.float16) and rows <= NARROW_ROWS:
+            if self.packed is None:
+                self.packed = prepack(self.weight.operand)
+            flat = x.reshape((rows, x.shape[-1]))
+            y = wrap(weight_only_gemm(flat.raw, self.packed))
+            y = y.reshape((*x.shape[:-1], self.weight.shape[0]))
+        else:
+            y = nf.matmul(x, self.weight.T)
+        return y if self.bias is None else y + self.bias
+
+
+@dataclass
+class Cache:
+    """Keys and values of the tokens so far, [B, L, G, D] for each layer."""
+
+    layers: dict[int, tuple[nf.Array, nf.Array]] = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        """Tokens so far."""
+        return int(self.layers[0][0].shape[1]) if self.layers else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values."""
+        return sum(int(part.nbytes) for pair in self.layers.values() for part in pair)
+
+    def extend(self, layer: int, k: nf.Array, v: nf.Array) -> tuple[nf.Array, nf.Array]:
+        """Append a step's keys and values; return all of them."""
+        if layer in self.layers:
+            k, v = (nf.concat([old, new], axis=1) for old, new in zip(self.layers[layer], (k, v), strict=True))
+        self.layers[layer] = (k, v)
+        return k, v
+
+
+class Llama:
+    """The decoder.
+
+    Args:
+        config: content of ``config.json``.
+        arrays: name -> Array, under the names of transformers.
+        dtype: of activations; dense weights are cast to it.
+    """
+
+    def __init__(self, config: Mapping[str, Any], arrays: Mapping[str, nf.Array], dtype: Any = nf.bfloat16) -> None:
+        self.shape, self.dtype = Shape.of(config), dtype
+        self.arrays = {name: self._cast(array) for name, array in arrays.items() if not name.endswith("input_scale")}
+        self.matrices: dict[str, Matrix] = {}
+        table = self.arrays["model.embed_tokens.weight"]
+        self.table = table.astype(dtype) if isinstance(table, nf.QuantizedArray) else table
+        self.inverse, self.rope_factor = frequencies(self.shape.rope, self.shape.head_dim)
+
+    def _cast(self, array: nf.Array) -> nf.Array:
+        return array if isinstance(array, nf.QuantizedArray) else array.astype(self.dtype, copy=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights, scales included."""
+        return sum(int(array.nbytes) for array in self.arrays.values())
+
+    def matrix(self, name: str) -> Matrix:
+        """The weight of a module and its bias, where it has one."""
+        if name not in self.matrices:
+            self.matrices[name] = Matrix(self.arrays[f"{name}.weight"], self.arrays.get(f"{name}.bias"))
+        return self.matrices[name]
+
+    def __call__(self, ids: nf.Array, cache: Cache) -> nf.Array:
+        """Return the logits [B, L, V] of tokens that follow those in the cache, and put them there."""
+        first, length = cache.length, ids.shape[1]
+        window = self.shape.sliding_window
+        if window is not None and first + length > window:
+            raise SystemExit(f"{first + length} tokens do not fit in the sliding window of {window}")
+        positions = np.arange(first, first + length, dtype=np.float32)
+        angles = nf.asarray(np.tile(positions[:, None] * self.inverse, 2).astype(np.float32), device=ids.device)
+        x = embedding(self.table, ids)
+        for layer in range(self.shape.num_hidden_layers):
+            x = x + self._attention(layer, self._norm(f"model.layers.{layer}.input_layernorm", x), angles, cache)
+            x = x + self._mlp(layer, self._norm(f"model.layers.{layer}.post_attention_layernorm", x))
+        x = self._norm("model.norm", x)
+        tied = self.shape.tied or "lm_head.weight" not in self.arrays
+        return nf.matmul(x, self.table.T) if tied else self.matrix("lm_head")(x)
+
+    def _norm(self, name: str, x: nf.Array) -> nf.Array:
+        return rms_norm(x, self.arrays[f"{name}.weight"], eps=self.shape.rms_norm_eps)
+
+    def _attention(self, layer: int, x: nf.Array, angles: nf.Array, cache: Cache) -> nf.Array:
+        s, name = self.shape, f"model.layers.{layer}.self_attn"
+        q, k, v = (
+            self.matrix(f"{name}.{part}_proj")(x).reshape((*x.shape[:-1], heads, s.head_dim))
+            for part, heads in (
+                ("q", s.num_attention_heads),
+                ("k", s.num_key_value_heads),
+                ("v", s.num_key_value_heads),
+            )
+        )
+        if f"{name}.q_norm.weight" in self.arrays:  # Qwen3
+            q, k = self._norm(f"{name}.q_norm", q), self._norm(f"{name}.k_norm", k)
+        k, v = cache.extend(layer, rope(k, angles), v)
+        scale = s.head_dim**-0.5 * self.rope_factor**2  # YaRN's factor of cosines and sines, on both sides of q k^T
+        y = attention(rope(q, angles), k, v, attn_mask_type="causal_bottom_right", softmax_scale=scale)
+        return self.matrix(f"{name}.o_proj")(y.reshape((*x.shape[:-1], -1)))
+
+    def _mlp(self, layer: int, x: nf.Array) -> nf.Array:
+        gate, up, down = (self.matrix(f"model.layers.{layer}.mlp.{part}_proj") for part in ("gate", "up", "down"))
+        return down(activation(gate(x), "silu") * up(x))
