@@ -110,6 +110,7 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("embedding", "bfloat16"): Tolerance(2.0**-8, 1e-6, "float32 sums, one rounding"),
     ("adam_steps", "float32"): Tolerance(2e-6, 2e-6, "ten steps of float32 arithmetic against float64"),
     ("adam", "float32"): Tolerance(2 * 2.0**-23, 0.0, "2 ulp per step: sqrt and division are IEEE, order is fixed"),
+    ("sgd_steps", "float32"): Tolerance(2e-6, 2e-6, "ten steps of float32 arithmetic against float64 or torch"),
     ("normal", "float64"): Tolerance(1e-14, 1e-14, "log, sqrt, sin and cos of two libraries in Box-Muller"),
     ("normal", "float16"): Tolerance(2.0**-10, 4e-6, "computed in float32, one rounding"),
     ("normal", "float32"): Tolerance(4e-6, 4e-6, "log, sqrt, sin and cos of two libraries in Box-Muller"),

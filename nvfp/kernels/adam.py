@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
-from nvfp.kernels._check import FLOAT32, check_choice
-from nvfp.kernels._dense import check_computed, contiguous, deliver
+from nvfp.kernels._check import check_choice
+from nvfp.kernels._dense import contiguous
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._update import all_contiguous, bring_back, check_lists, check_words
 
 MODES = ("adamw", "adam_l2")
-_INT32 = np.dtype(np.int32)
+HYPER = ("lr", "beta1", "beta2", "eps", "weight_decay")
 
 
 def adam(
@@ -26,6 +24,7 @@ def adam(
     step: Any,
     *,
     mode: str = "adamw",
+    skip: Any | None = None,
 ) -> None:
     """Advance ``step`` by one and update parameters and moments in place.
 
@@ -49,9 +48,12 @@ def adam(
         hyper: float32 [5] on the device: lr, b1, b2, eps, wd.
         step: int32 word on the device; written.
         mode: ``"adamw"`` (decoupled weight decay) or ``"adam_l2"``.
+        skip: float32 word on the device, or None. Unless it is 0 (NaN counts as set) nothing is written: parameters,
+            moments, masters and ``step`` stay bit for bit as they are. What a loss scaler's found-inf flag is for
+            (`kernels.multi_tensor.scale_tensors`), without waiting for the GPU, in a captured graph too.
 
     Raises:
-        DTypeError: an array of another dtype.
+        DTypeError: an array of another dtype, or ``skip`` that is no float32 array of shape ``()``.
         ShapeError: arrays of one parameter that differ in shape, lists of different lengths, or a wrong
             ``hyper`` or ``step``.
         ArgumentError: an unknown mode, or an array to be written that is read-only.
@@ -76,49 +78,12 @@ def adam(
         [0.5, 1.5]
     """
     check_choice("adam", "mode", mode, MODES)
-    _check_words(hyper, step)
-    lists = {"params": params, "grads": grads, "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq, "master": master}
-    if len({len(values) for values in lists.values()}) != 1:
-        got = ", ".join(f"{name} {len(values)}" for name, values in lists.items())
-        raise ShapeError(message("adam", "lists of one length", got, "pass one entry per parameter"))
-    for p, g, m, v, w in zip(params, grads, exp_avg, exp_avg_sq, master):
-        _check_one(p, g, m, v, w)
-    written = [contiguous(x) for values in (params, exp_avg, exp_avg_sq) for x in values]
-    n = len(params)
-    masters = [None if w is None else contiguous(w) for w in master]
-    backend("adam", hyper, step, *params, *grads).adam(
-        written[:n], [contiguous(g) for g in grads], written[n : 2 * n], written[2 * n :], masters,
-        contiguous(hyper), step, mode=mode,
-    )  # fmt: skip
-    for given, used in zip((*params, *exp_avg, *exp_avg_sq, *master), (*written, *masters)):
-        if used is not given:  # was not contiguous: the copy was updated
-            deliver(used, given)
-
-
-def _check_words(hyper: Any, step: Any) -> None:
-    if hyper.shape != (5,) or hyper.dtype != FLOAT32:
-        got = f"{hyper.dtype} {hyper.shape}"
-        raise ShapeError(message("adam", "hyper as float32 (5,)", got, "pack lr, beta1, beta2, eps, weight_decay"))
-    if step.shape != () or step.dtype != _INT32 or isinstance(step, np.generic):
-        got = f"{step.dtype} {step.shape}"
-        raise ShapeError(message("adam", "step as an int32 array of shape ()", got, "keep it as a 0-d device array"))
-    _check_writeable("step", step)
-
-
-def _check_writeable(name: str, x: Any) -> None:
-    if isinstance(x, np.ndarray) and not x.flags.writeable:
-        raise ArgumentError(message("adam", f"a writeable {name}", "a read-only array", "pass the array itself"))
-
-
-def _check_one(p: Any, g: Any, m: Any, v: Any, w: Any | None) -> None:
-    check_computed("adam", "params", p)
-    check_computed("adam", "grads", g)
-    for name, x in (("grads", g), ("exp_avg", m), ("exp_avg_sq", v), ("master", w)):
-        if x is None:
-            continue
-        if x.shape != p.shape:
-            raise ShapeError(message("adam", f"{name} of shape {p.shape}", x.shape, "pass the parameter's own"))
-        if name != "grads" and x.dtype != FLOAT32:
-            raise DTypeError(message("adam", f"{name} of float32", x.dtype, "keep optimizer state in float32"))
-    for name, x in (("parameter", p), ("exp_avg", m), ("exp_avg_sq", v), ("master", w)):
-        _check_writeable(name, x)
+    check_words("adam", hyper, HYPER, step, skip)
+    state = {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq, "master": master}
+    check_lists("adam", {"params": params, "grads": grads, **state})
+    p, m, v, w = (all_contiguous(xs) for xs in (params, exp_avg, exp_avg_sq, master))
+    backend("adam", hyper, step, skip, *params, *grads).adam(
+        p, all_contiguous(grads), m, v, w, contiguous(hyper), step, mode=mode, skip=skip
+    )
+    for given, used in ((params, p), (exp_avg, m), (exp_avg_sq, v), (master, w)):
+        bring_back(given, used)

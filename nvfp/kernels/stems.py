@@ -103,6 +103,7 @@ STEMS: dict[str, Stem] = {
         _stem("dropout", gradient="nn/functional/dropout.py"),
         _stem("rope", gradient="nn/functional/rope.py"),
         _stem("adam", gradient=Absent("an update rule")),
+        _stem("sgd", gradient=Absent("an update rule")),
         _stem("bias_grad"),
         _stem("scale_layout"),
         _stem("weight_only_gemm", sources=("weight_only_gemm.cu", "weight_only_gemm_pack.cu")),

@@ -157,13 +157,30 @@ def test_any_layout(device: Device, data: st.DataObject) -> None:
     assert same(got, wanted)
 
 
+@pytest.mark.parametrize("flag", [1.0, np.nan])
+def test_a_skipped_step_writes_nothing(device: Device, flag: float) -> None:
+    problem = Problem(((300,), BF16, BF16, True), ((7, 5), F32, F32, False), ((9,), F16, F32, False))
+    lists = [
+        [None if x is None else to_device(x.copy(), device) for x in xs]
+        for xs in (problem.params, problem.grads, problem.m, problem.v, problem.master)
+    ]
+    hyper, step = to_device(np.array(HYPER, F32), device), to_device(np.zeros((), np.int32), device)
+    for k, value in enumerate((flag, 0.0, flag, -0.0, flag)):
+        before = [[None if x is None else to_numpy(x).copy() for x in xs] for xs in lists]
+        adam(*lists, hyper, step, skip=to_device(np.array(value, F32), device))
+        after = [[None if x is None else to_numpy(x) for x in xs] for xs in lists]
+        assert int(to_numpy(step)) == (k + 1) // 2
+        assert same(before, after) is (value != 0)
+    assert same(after, problem.run("cpu", 2))
+
+
 def test_what_does_not_fit(device: Device) -> None:
     def call(**changes: Any) -> None:
         one = {name: np.ones(3, F32) for name in ("params", "grads", "exp_avg", "exp_avg_sq")}
-        words = {"hyper": np.array(HYPER, F32), "step": np.zeros((), np.int32)}
+        words = {"hyper": np.array(HYPER, F32), "step": np.zeros((), np.int32), "skip": np.zeros((), F32)}
         moved = {k: to_device(changes.pop(k, x), device) for k, x in {**one, **words}.items()}
         lists = {k: [moved[k]] for k in one}
-        adam(**{"master": [None], **lists, "hyper": moved["hyper"], "step": moved["step"], **changes})
+        adam(**{"master": [None], **lists, **{k: moved[k] for k in words}, **changes})
 
     call()
     with pytest.raises(ValueError, match="mode"):
@@ -178,6 +195,8 @@ def test_what_does_not_fit(device: Device) -> None:
         call(master=[])
     with pytest.raises(ValueError, match="hyper as float32"):
         call(hyper=np.ones(4, F32))
+    with pytest.raises(TypeError, match="skip as a float32"):
+        call(skip=np.zeros((), np.int32))
     with pytest.raises(ValueError, match="step as an int32"):
         call(step=np.zeros(1, np.int32))
     if device.type == "cpu":

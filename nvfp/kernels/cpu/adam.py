@@ -55,8 +55,11 @@ def adam(
     step: Any,
     *,
     mode: str = "adamw",
+    skip: Any | None = None,
 ) -> None:
     """See `nvfp.kernels.adam.adam`; all arrays contiguous."""
+    if skip is not None and skip != 0:
+        return
     step += np.int32(1)
     lr, b1, b2, eps, decay = hyper
     t = int(step)

@@ -6,6 +6,7 @@
 //
 // Macros: T_IN, T_OUT: dtypes (`l2_finish` needs neither).
 #include "convert.cuh"
+#include "entries.cuh"
 #include "own.cuh"
 
 constexpr int THREADS = 256;
@@ -28,21 +29,11 @@ struct Batch {
   int count, first_partial;
 };
 
-__device__ __forceinline__ Entry entry_of(const Batch& batch) {
-  int low = 0, high = batch.count - 1;
-  while (low < high) {  // the last entry whose first block is not behind this one
-    const int middle = (low + high + 1) / 2;
-    if (batch.at[middle].first_block <= (int)blockIdx.x) low = middle;
-    else high = middle - 1;
-  }
-  return batch.at[low];
-}
-
 __device__ __forceinline__ bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     scale_tensors(const __grid_constant__ Batch batch, const float* factor_word, float* nonfinite) {
-  const Entry e = entry_of(batch);
+  const Entry e = batch.at[entry_of(batch, blockIdx.x)];
   const float factor = *factor_word;
   const long long start = (long long)((int)blockIdx.x - e.first_block) * PIECE;
   bool bad = false;
@@ -89,7 +80,7 @@ __device__ __forceinline__ T block_sum(T x) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) l2_partial(const __grid_constant__ Batch batch, float* partial) {
-  const Entry e = entry_of(batch);
+  const Entry e = batch.at[entry_of(batch, blockIdx.x)];
   const long long start = (long long)((int)blockIdx.x - e.first_block) * PIECE;
   float sum = 0.0f;
   if ((unsigned long long)e.x % 16 == 0 && start + PIECE <= e.n) {

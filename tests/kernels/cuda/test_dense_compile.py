@@ -20,6 +20,7 @@ STEMS = (
     "layer_norm",
     "multi_tensor",
     "rms_norm",
+    "sgd",
     "softmax",
 )
 DECLARED = [instance for stem in STEMS for instance in instances(stem)]
@@ -27,7 +28,7 @@ DECLARED = [instance for stem in STEMS for instance in instances(stem)]
 WIDE = {
     "activation_gated", "activation_gated_vjp", "activation_vjp", "adam", "bias_grad_partial", "cross_entropy_rows",
     "cross_entropy_vjp", "dropout", "embedding", "embedding_walk", "layer_norm", "layer_norm_vjp",
-    "rms_norm", "rms_norm_vjp",
+    "rms_norm", "rms_norm_vjp", "sgd",
 }  # fmt: skip
 
 

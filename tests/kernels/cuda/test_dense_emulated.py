@@ -5,6 +5,7 @@ Each test compiles its kernels, so dtypes are few here; a GPU runs all of them t
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,20 @@ from nvfp.kernels.cpu import (
     dropout as cpu_dropout,
     multi_tensor as cpu_multi_tensor,
     rope as cpu_rope,
+    sgd as cpu_sgd,
 )
-from nvfp.kernels.cuda import activation, adam, bias_grad, cross_entropy, dropout, embedding, multi_tensor, rope
+from nvfp.kernels.cuda import (
+    _entries,
+    activation,
+    adam,
+    bias_grad,
+    cross_entropy,
+    dropout,
+    embedding,
+    multi_tensor,
+    rope,
+    sgd,
+)
 from nvfp.kernels.cuda._launch import count_launches
 from nvfp.kernels.multi_tensor import PIECE
 from tests.kernels.cuda import emulator
@@ -130,12 +143,34 @@ def test_adam_bits(mode: str) -> None:
             [x if x is None else (x.copy() if k % 3 else off_vectors(x)) for k, x in enumerate(xs)]
             for xs in (params, grads, [np.zeros(n, F32) for n in sizes], [np.zeros(n, F32) for n in sizes], masters)
         ]
-        step = np.zeros((), np.int32)
+        step, hyper = np.zeros((), np.int32), np.array([1e-2, 0.9, 0.95, 1e-8, 0.1], F32)
         with count_launches() as count:
-            for _ in range(3):
-                twin.adam(*moved, np.array([1e-2, 0.9, 0.95, 1e-8, 0.1], F32), step, mode=mode)
+            for skip in (0.0, 1.0, 0.0, None):
+                flag = None if skip is None else np.array(skip, F32)
+                twin.adam(*moved, hyper, step, mode=mode, skip=flag)
         assert step == 3
-        assert count.n == (9 if twin is adam else 0)
+        assert count.n == (12 if twin is adam else 0)
+        results.append([x for xs in moved for x in xs if x is not None])
+    assert all(np.array_equal(bits(a), bits(b)) for a, b in zip(*results))
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_bits(nesterov: bool) -> None:
+    sizes = [0, 1, 5, 4096, 4097, 9001] + [3] * 70
+    params = [normal((n,), BF16, k) for k, n in enumerate(sizes)]
+    grads = [normal((n,), F32, 100 + k) for k, n in enumerate(sizes)]
+    buffers = [np.full(n, np.nan, F32) if k % 5 else None for k, n in enumerate(sizes)]
+    masters = [p.astype(F32) if k % 2 else None for k, p in enumerate(params)]
+    results = []
+    for twin in (sgd, cpu_sgd):
+        moved: list[list[Any]] = [
+            [x if x is None else (x.copy() if k % 3 else off_vectors(x)) for k, x in enumerate(xs)]
+            for xs in (params, grads, buffers, masters)
+        ]
+        step, hyper = np.zeros((), np.int32), np.array([1e-2, 0.9, 0.25, 0.1], F32)
+        for skip in (0.0, 1.0, 0.0, None):
+            twin.sgd(*moved, hyper, step, nesterov=nesterov, skip=None if skip is None else np.array(skip, F32))
+        assert step == 3
         results.append([x for xs in moved for x in xs if x is not None])
     assert all(np.array_equal(bits(a), bits(b)) for a, b in zip(*results))
 
@@ -242,15 +277,15 @@ def test_the_sort_is_stable(rows: int) -> None:
 
 def test_constants_of_launchers_and_sources_agree() -> None:
     """Tables passed by value stay below 4 KiB, and Python's copies of a source's constants are the source's."""
-    assert adam.BATCH.itemsize + 8 < 4096
+    assert _entries.BATCH.itemsize + 8 < 4096
     assert multi_tensor.BATCH.itemsize < 4096
     assert multi_tensor.TENSORS_BATCH.itemsize + 16 < 4096
     assert dropout.BATCH.itemsize < 4096
-    names = ("adam", "multi_tensor", "multi_tensor_pieces", "embedding", "dropout")
-    texts = {m: (emulator.SOURCES / f"{m}.cu").read_text() for m in names}
-    assert f"constexpr int ENTRIES = {adam.ENTRIES};" in texts["adam"]
-    assert "THREADS = 256, PER_THREAD = 4, TURNS = 4;" in texts["adam"]
-    assert adam.CHUNK == 256 * 4 * 4
+    names = ("include/entries.cuh", "multi_tensor.cu", "multi_tensor_pieces.cu", "embedding.cu", "dropout.cu")
+    texts = {Path(m).stem: (emulator.SOURCES / m).read_text() for m in names}
+    assert f"constexpr int ENTRIES = {_entries.ENTRIES};" in texts["entries"]
+    assert f"THREADS = {_entries.THREADS}, PER_THREAD = 4, TURNS = 4;" in texts["entries"]
+    assert _entries.CHUNK == _entries.THREADS * 4 * 4
     assert f"COLUMNS = {multi_tensor.COLUMNS}, RECORDS = {multi_tensor.RECORDS};" in texts["multi_tensor"]
     assert f"constexpr int PIECE = {PIECE};" in texts["multi_tensor_pieces"]
     assert f"constexpr int ENTRIES = {multi_tensor.ENTRIES};" in texts["multi_tensor_pieces"]
