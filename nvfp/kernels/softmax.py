@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nvfp.errors import DTypeError, ShapeError, message
-from nvfp.kernels._check import check_choice, check_factor, check_out
+from nvfp.kernels._check import FLOAT32, check_choice, check_factor, check_out
 from nvfp.kernels._dense import check_computed, check_computed_dtype, contiguous, deliver, plain_out
 from nvfp.kernels._dispatch import backend
 
@@ -48,13 +48,15 @@ def softmax(
     scale: float = 1.0,
     mask: Any | None = None,
     causal: str | None = None,
+    sink: Any | None = None,
     dtype: np.dtype | None = None,
     out: Any | None = None,
+    tops: Any | None = None,
 ) -> tuple[Any, Any]:
     """Return the softmax over the last axis, and the logarithm of each row's sum of exponentials.
 
     ``y[r, c] = exp(scale x[r, c] - lse[r])`` with ``lse[r] = log sum_c exp(scale x[r, c])``, both over the columns
-    that row r sees; y is 0 in the others.
+    that row r sees; y is 0 in the others. A sink is one more logit of each row that gets no y: exp(sink) joins the sum.
 
     Args:
         x: [..., R, C] of float32, bfloat16 or float16; any strides. One axis counts as one row.
@@ -62,11 +64,14 @@ def softmax(
         mask: bool, broadcastable to x; True hides.
         causal: None; ``"top_left"``: row r sees the columns up to r; ``"bottom_right"``: up to ``r + C - R``, so
             that the last row sees all.
+        sink: a number, or float32 [H] with x [..., H, R, C].
         dtype: of y: float32, bfloat16 or float16; that of ``out``, else of x, unless given.
         out: array of x's shape and ``dtype``, any strides; may be x itself (in place).
+        tops: float32 [..., R], contiguous, where the largest ``scale x`` of each row is written, -inf if it sees none.
 
     Returns:
-        ``(y, lse)``: y of x's shape; lse float32 [..., R]. A row that sees nothing (or only -inf) is 0, its lse -inf.
+        ``(y, lse)``: y of x's shape; lse float32 [..., R]. A row that sees nothing (or only -inf) is 0, its lse -inf,
+        or the sink.
 
     Raises:
         DTypeError: x or dtype another one, or a mask that is not bool.
@@ -89,14 +94,15 @@ def softmax(
         ([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], [1.0, 2.0])
     """
     dtype, factor = _check(x, mask, causal, dtype, out), check_factor("softmax", "scale", scale)
+    sink = _sink(x, sink, tops)
     shape = x.shape
     matrix = shape if len(shape) > 1 else (1, *shape)
     if mask is not None:
         mask = mask.reshape((1,) * (len(matrix) - mask.ndim) + mask.shape)
     target = plain_out(out)
-    y, lse = backend("softmax", x, mask, out).softmax(
+    y, lse = backend("softmax", x, mask, out, tops, None if isinstance(sink, float) else sink).softmax(
         contiguous(x).reshape(matrix), scale=factor, mask=mask, causal=causal, dtype=dtype,
-        out=None if target is None else target.reshape(matrix),
+        out=None if target is None else target.reshape(matrix), sink=sink, tops=tops,
     )  # fmt: skip
     lse = lse.reshape(shape[:-1])
     return (out if target is not None else deliver(y.reshape(shape), out)), lse
@@ -169,6 +175,19 @@ def _check(x: Any, mask: Any | None, causal: str | None, dtype: np.dtype | None,
     if mask is not None:
         check_mask("softmax", mask, x.shape)
     return dtype
+
+
+def _sink(x: Any, sink: Any | None, tops: Any | None) -> Any:
+    """Raise unless sink and tops fit; return the sink, a number as a float."""
+    for name, words, shape in (("sink", sink, x.shape[-3:-2]), ("tops", tops, x.shape[:-1])):
+        if words is None or (name == "sink" and not hasattr(words, "shape")):
+            continue
+        if words.dtype != FLOAT32 or words.shape != shape or not shape:
+            got = f"{words.dtype} {words.shape}"
+            raise ShapeError(
+                message("softmax", f"{name} as float32 {shape or '[H] with [H, R, C]'}", got, "reshape it")
+            )
+    return check_factor("softmax", "sink", sink) if sink is not None and not hasattr(sink, "shape") else sink
 
 
 def check_mask(op: str, mask: Any, shape: tuple[int, ...]) -> None:

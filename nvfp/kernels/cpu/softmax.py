@@ -18,6 +18,7 @@ from nvfp.kernels.softmax import visible
 
 _FLOAT32 = np.dtype(np.float32)
 _NO_MASK = np.zeros(1, np.uint8)
+_NO_ROOM = np.zeros(0, np.float32)
 
 
 class Mask(NamedTuple):
@@ -45,6 +46,11 @@ def mask_rows(mask: np.ndarray | None, shape: tuple[int, ...]) -> Mask:
     return Mask(own.view(np.uint8).reshape(-1), starts, int(width > 1 or shape[-1] == 1))
 
 
+def sinks_of(sink: Any | None) -> np.ndarray:
+    """Return the extra logits of a softmax as kernels read them: -inf for none."""
+    return np.full(1, -np.inf, np.float32) if sink is None else np.asarray(sink, np.float32).reshape(-1)
+
+
 @inline
 def _has_nan(row: np.ndarray) -> bool:
     found = False
@@ -56,11 +62,13 @@ def _has_nan(row: np.ndarray) -> bool:
 @njit
 def softmax_rows(
     x: np.ndarray, y: np.ndarray, lse: np.ndarray, scale: np.float32, row: int, rows: int, first: int, more: int,
-    mask: np.ndarray, starts: np.ndarray, step: int,
+    mask: np.ndarray, starts: np.ndarray, step: int, sinks: np.ndarray, tops: np.ndarray,
 ) -> None:  # fmt: skip
     """Softmax of x [n, C] into y, which may be x; row t is row ``(row + t) % rows`` of its matrix.
 
     ``first`` and ``more`` are those of `nvfp.kernels.softmax.Visible`; ``starts`` has an entry for each row of x.
+    ``sinks`` has one for each matrix (going round; -inf: none); ``tops`` takes the largest value of each row, if it has
+    room.
     """
     columns = x.shape[1]
     scratch = np.empty(columns, np.float32)
@@ -74,13 +82,17 @@ def softmax_rows(
                 if mask[starts[t] + step * c]:
                     values[c] = np.float32(-np.inf)
         top = row_max(values) if seen else np.float32(-np.inf)
+        if tops.size:
+            tops[t] = top
+        sink = sinks[(row + t) // rows % sinks.size]
+        top = max(top, sink)
         if top == np.float32(-np.inf) and not _has_nan(values):
             target[:] = np.float32(0)
             lse[t] = top
             continue
         for c in range(seen):
             values[c] = exp32(values[c] - top)
-        total = row_sum(values)
+        total = row_sum(values) + exp32(sink - top)
         lse[t] = np.float32(float(top) + math.log(total))
         inverse = np.float32(1.0 / total)
         for c in range(seen):
@@ -123,8 +135,9 @@ def _over_rows(rows: int, columns: int, work: Callable[[int, int], None]) -> Non
 
 
 def softmax(
-    x: Any, *, scale: float, mask: Any | None, causal: str | None, dtype: np.dtype, out: Any | None
-) -> tuple[Any, Any]:
+    x: Any, *, scale: float, mask: Any | None, causal: str | None, dtype: np.dtype, out: Any | None,
+    sink: Any | None = None, tops: Any | None = None,
+) -> tuple[Any, Any]:  # fmt: skip
     """See `nvfp.kernels.softmax.softmax`; x [..., R, C], contiguous, mask of as many axes."""
     *batch, rows, columns = x.shape
     many = math.prod(batch) * rows
@@ -133,12 +146,15 @@ def softmax(
     flat, result = x.reshape(many, columns), y.reshape(many, columns)
     seen, hidden, factor = visible(causal, rows, columns), mask_rows(mask, x.shape), np.float32(scale)
     direct = dtype == _FLOAT32
+    sinks = sinks_of(sink)
+    highest = _NO_ROOM if tops is None else tops.reshape(-1)
 
     def work(a: int, b: int) -> None:
         values = result[a:b] if direct else np.empty((b - a, columns), np.float32)
         starts = hidden.starts[a:b] if hidden.step >= 0 else hidden.starts
         softmax_rows(
-            widen(flat[a:b]), values, lse[a:b], factor, a, *seen, hidden.flat, starts, hidden.step
+            widen(flat[a:b]), values, lse[a:b], factor, a, *seen, hidden.flat, starts, hidden.step, sinks,
+            highest[a:b],
         )  # fmt: skip
         if not direct:
             narrow(values, result[a:b])

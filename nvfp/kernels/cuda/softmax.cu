@@ -9,8 +9,10 @@
 // Bytes moved: sizeof(T_IN) + sizeof(T_OUT) per element (columns beyond the causal limit are written only), plus the
 // mask's bytes; backward sizeof(T_Y) + sizeof(T_DY) + sizeof(T_OUT).
 //
+// SINK: exp(sink) of the row's head joins the sum. `tops`, unless null, takes the largest value of each row.
+//
 // Macros: PER (elements per access: 8 where every row starts at a multiple of 16 bytes, else 1); CHUNKS;
-// T_IN, T_OUT and MASKED for `softmax`; T_Y, T_DY, T_OUT for `softmax_vjp`.
+// T_IN, T_OUT, MASKED and SINK for `softmax`; T_Y, T_DY, T_OUT for `softmax_vjp`.
 #include "online.cuh"
 #include "pack.cuh"
 #include "strided.cuh"
@@ -80,12 +82,23 @@ __device__ __forceinline__ void visible(const Words<T_IN, PER>& v, uint2 hidden,
 #define BOUNDS MOST_THREADS, 1
 #endif
 
+// What the row's maximum is used for: it is told, and the sink (of head `t / matrix`, going round) joins it.
+#if SINK
+#define WITH_SINK                                                              \
+  if (tops && threadIdx.x == 0) tops[t] = top;                                 \
+  const float sink = sinks ? sinks[t / matrix % heads] : constant;             \
+  top = fmaxf(top, sink);
+#else
+#define WITH_SINK \
+  if (tops && threadIdx.x == 0) tops[t] = top;
+#endif
+
 // `at`: [D0, D1, R] with the strides of the mask's rows; `step`: its stride along columns. Row r of a matrix sees the
 // columns below first + r * more.
 extern "C" __global__ void __launch_bounds__(BOUNDS)
 softmax(const T_IN* x, T_OUT* y, float* __restrict__ lse, const bool* __restrict__ mask, const Strided<3> at,
         long long step, long long rows, long long columns, long long matrix, long long first, long long more,
-        float scale) {
+        float scale, float* __restrict__ tops, const float* __restrict__ sinks, long long heads, float constant) {
   // Whole warps run through the loop alike: a warp has one row, a block of several warps per row too.
   for (long long t = (long long)blockIdx.x * blockDim.y + threadIdx.y; t < rows; t += (long long)gridDim.x * blockDim.y) {
     const long long limit = first + t % matrix * more;
@@ -115,6 +128,7 @@ softmax(const T_IN* x, T_OUT* y, float* __restrict__ lse, const bool* __restrict
         for (int j = 0; j < PER; ++j) top = fmaxf(top, v[i][j]);  // NaN is never the top, but makes the sum NaN
       });
       top = row_max(top);
+      WITH_SINK
       const float base = base_of(top);
       sum = 0.0f;
       each(width, [&](int i, Column c) {
@@ -125,6 +139,9 @@ softmax(const T_IN* x, T_OUT* y, float* __restrict__ lse, const bool* __restrict
         }
       });
       sum = row_sum(sum);
+#if SINK
+      sum += expf(sink - base);
+#endif
     } else {
       Running r = {-INF, 0.0f};
       each(seen, [&](int i, Column c) {
@@ -133,7 +150,11 @@ softmax(const T_IN* x, T_OUT* y, float* __restrict__ lse, const bool* __restrict
       });
       r = row_merge(r);
       top = r.top;
+      WITH_SINK
       sum = r.sum;
+#if SINK
+      sum = r.sum * expf(r.top - base_of(top)) + expf(sink - base_of(top));
+#endif
     }
     const float base = base_of(top), inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
     if (CHUNKS > 0 && inverse == inverse) {

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nvfp.kernels._dense import contiguous
 from nvfp.kernels.cast import cast
 from nvfp.kernels.cuda._dense import BFLOAT16, FLOAT32, row_vector
 from nvfp.kernels.cuda._launch import launch, multiprocessors
@@ -84,8 +85,8 @@ def _row_strides(mask: Any, shape: Shape) -> tuple[Shape, Shape]:
     return rows, merged
 
 
-def _forward(come: np.dtype, go: np.dtype, masked: bool, per: int, p: Plan) -> Defines:
-    known = (("T_IN", ctype(come)), ("T_OUT", ctype(go)), ("MASKED", int(masked)))
+def _forward(come: np.dtype, go: np.dtype, masked: bool, sunk: bool, per: int, p: Plan) -> Defines:
+    known = (("T_IN", ctype(come)), ("T_OUT", ctype(go)), ("MASKED", int(masked)), ("SINK", int(sunk)))
     return (*known, ("PER", per), ("CHUNKS", p.chunks))
 
 
@@ -94,8 +95,9 @@ def _backward(y: np.dtype, dy: np.dtype, go: np.dtype, per: int, p: Plan) -> Def
 
 
 def softmax(
-    x: Any, *, scale: float, mask: Any | None, causal: str | None, dtype: np.dtype, out: Any | None
-) -> tuple[Any, Any]:
+    x: Any, *, scale: float, mask: Any | None, causal: str | None, dtype: np.dtype, out: Any | None,
+    sink: Any | None = None, tops: Any | None = None,
+) -> tuple[Any, Any]:  # fmt: skip
     """See `nvfp.kernels.softmax.softmax`; x [..., R, C], contiguous, mask of as many axes."""
     *batch, matrix, columns = x.shape
     rows = math.prod(batch) * matrix
@@ -110,12 +112,15 @@ def softmax(
         mask, at, step = _mask(mask, x.shape)
     per = _vector(columns, x, y)
     seen, p = visible(causal, matrix, columns), plan(columns, per)
+    number = isinstance(sink, float)
+    sinks = None if number or sink is None else contiguous(sink)
     launch(
-        kernel(_SOURCE, "softmax", _forward(x.dtype, dtype, mask is not None, per, p)),
+        kernel(_SOURCE, "softmax", _forward(x.dtype, dtype, mask is not None, sink is not None, per, p)),
         *p.shape(rows),
         (
             x, y, lse, mask, at, np.int64(step), np.int64(rows), np.int64(columns), np.int64(matrix),
-            np.int64(seen.first), np.int64(seen.step), np.float32(scale),
+            np.int64(seen.first), np.int64(seen.step), np.float32(scale), tops, sinks,
+            np.int64(1 if sinks is None else sinks.size), np.float32(sink if number else 0.0),
         ),
     )  # fmt: skip
     return y, lse
@@ -144,6 +149,6 @@ def instances() -> list[Instance]:
     """The instances that CI compiles."""
     p = plan(2048, 8)
     return [
-        Instance(_SOURCE, "softmax", _forward(FLOAT32, BFLOAT16, True, 8, p)),
+        Instance(_SOURCE, "softmax", _forward(FLOAT32, BFLOAT16, True, False, 8, p)),
         Instance(_SOURCE, "softmax_vjp", _backward(BFLOAT16, FLOAT32, BFLOAT16, 8, p)),
     ]

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nvfp.errors import ArgumentError, ShapeError, message
+from nvfp.kernels._attention import MASK_TYPES
 from nvfp.kernels._check import check_choice
-from nvfp.kernels.attention import MASK_TYPES
 from nvfp.kernels.cublaslt.layout import element_strides
 from nvfp.kernels.cuda._memory import address
 

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 from nvfp.capability import Compute
+from nvfp.kernels._attention import Settings, Terms
 from nvfp.kernels.cudnn.record import AttentionRecord
 
 DTYPES = ("bfloat16", "float16")
 OLDEST: Compute = (8, 0)
 DEEPEST = 256  # of D and Dv; the backward takes 128 outside compute capability 9 and says so itself
+
+
+def beyond(settings: Settings, terms: Terms) -> str | None:
+    """Return what of a call no record holds, or None.
+
+    Args:
+        settings: of the call.
+        terms: likewise.
+    """
+    if settings.bias_type != "no_bias":
+        return f"{settings.bias_type} is composed"
+    if settings.softmax_type != "vanilla":
+        return f"a softmax that is {settings.softmax_type} is composed"
+    if settings.softcap:
+        return "cuDNN's attention node has no softcap"
+    if settings.max_logit:
+        return "max_logit is composed"
+    return None if terms.lengths is None else "lengths are composed"
 
 
 def refusal(record: AttentionRecord, compute: Compute) -> str | None:

@@ -15,7 +15,9 @@ from nvfp.device import Device, cuda_problem, default_device
 from nvfp.dtypes.dense import as_dtype, bfloat16
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels import attention as kernel
+from nvfp.kernels._attention_mask import arbitrary
 from nvfp.nn._dropout import Draw
+from nvfp.nn.functional._lengths import lengths_of
 
 Mask = Array | tuple[Array, Array]
 _BOOL = np.dtype(np.bool_)
@@ -30,37 +32,67 @@ def attention(
     attention_mask: Mask | None = None,
     softmax_scale: float | None = None,
     window_size: tuple[int, int] | None = None,
+    bottom_right_diagonal: bool | None = None,
+    core_attention_bias_type: str = "no_bias",
+    core_attention_bias: Array | None = None,
+    alibi_slopes: Array | None = None,
+    softmax_type: str = "vanilla",
+    softmax_offset: Array | None = None,
+    softcap: float = 0.0,
+    cu_seqlens_q: Array | None = None,
+    cu_seqlens_kv: Array | None = None,
+    cu_seqlens_q_padded: Array | None = None,
+    cu_seqlens_kv_padded: Array | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_kv: int | None = None,
+    return_max_logit: bool = False,
     dropout: float = 0.0,
     draw: Draw | None = None,
     backend: str | None = None,
-) -> Array:
-    """Return ``dropout(softmax(scale q k^T, masked)) v`` for each batch entry and head.
+) -> Any:
+    """Return ``dropout(softmax(s, masked)) v`` for each batch entry and head.
 
-    Head h of q reads head ``h // (H / G)`` of k and v.
+    ``s = cap(scale (q k^T + pre)) + post``: pre and post are the bias, before the scale or behind it, or ALiBi's
+    ``-slope |j - i - ahead|``; ``cap(t) = softcap tanh(t / softcap)``. Head h of q reads head ``h // (H / G)`` of k, v.
 
     Args:
-        q: [B, Lq, H, D], float32/bfloat16/float16, any strides; quantized ones count as float32.
-        k: [B, Lk, G, D], G divides H.
-        v: [B, Lk, G, Dv].
+        q: [B, Lq, H, D], float32/bfloat16/float16, any strides; quantized ones count as float32. Packed: [T, H, D].
+        k: [B, Lk, G, D] or [Tk, G, D], G divides H.
+        v: [B, Lk, G, Dv] or [Tk, G, Dv].
         attn_mask_type: ``"no_mask"``, ``"causal"`` (from the top left corner), ``"causal_bottom_right"``,
             ``"padding"``, ``"padding_causal"``, ``"padding_causal_bottom_right"`` or ``"arbitrary"``.
         attention_mask: bool, True hides; with the last four. Padding: [B, 1, 1, Lk], or a pair of [B, 1, 1, Lq] and
             [B, 1, 1, Lk]; arbitrary: broadcastable to [B, H, Lq, Lk].
         softmax_scale: ``D ** -0.5`` unless given.
-        window_size: (left, right), -1 unlimited; other windows with cuDNN only.
+        window_size: (left, right), -1 unlimited.
+        bottom_right_diagonal: corner of window and ALiBi where the mask type is not causal; True unless given.
+        core_attention_bias_type: ``"no_bias"``, ``"pre_scale_bias"``, ``"post_scale_bias"`` or ``"alibi"``.
+        core_attention_bias: [1 or B, 1 or H, Lq, Lk], with the middle two; gets a gradient.
+        alibi_slopes: float32 [H] or [B, H]; the geometric ones unless given.
+        softmax_type: ``"vanilla"``, ``"off-by-one"`` (1 joins the sum of exponentials) or ``"learnable"``.
+        softmax_offset: with the last, float32 of H entries, e.g. [1, H, 1, 1], whose exp joins it; gets a gradient.
+        softcap: bound of the scores, 0 for none.
+        cu_seqlens_q: integers [B + 1], where each entry's queries start (the last: where they end). With packed
+            arrays; or, in place of a mask, with padding types: the differences are the lengths of the entries.
+        cu_seqlens_kv: likewise of the keys; those of the queries unless given.
+        cu_seqlens_q_padded: where entries start in packed q with room between them; `cu_seqlens_q` unless given.
+        cu_seqlens_kv_padded: likewise of k and v.
+        max_seqlen_q: needed with packed arrays: no entry has more queries. Nothing on the device is waited for.
+        max_seqlen_kv: likewise of the keys; that of the queries unless given.
+        return_max_logit: return also the largest s of each head that is seen, float32 [H].
         dropout: probability that a weight is dropped.
         draw: which dropout mask, ``state.draw(q.raw)`` of the module's `DropoutState`; needed with dropout.
         backend: ``"cudnn"`` or ``"composed"`` forces one; see `nf.explain_attention`.
 
     Returns:
-        [B, Lq, H, Dv] in the dtype of ``q``. A query that sees no key gives 0, and no gradient.
+        [B, Lq, H, Dv] or [T, H, Dv] in the dtype of ``q``; a pair of it and the largest scores where those are asked
+        for. A query that sees no key gives 0, and no gradient.
 
     Raises:
         DTypeError: dtypes that differ or are others, or no arrays.
-        ShapeError: shapes or a mask that do not fit.
-        ArgumentError: an unknown mask type, a mask where none belongs, dropout without draw, or a backend that
-            cannot do it.
-        NotBuiltError: a window that no usable backend has.
+        ShapeError: shapes, a mask or a bias that do not fit.
+        ArgumentError: an unknown type, a mask, bias or offset where none belongs, dropout without draw, packed arrays
+            without lengths, or a backend that cannot do it.
 
     Numerics: see `nvfp.kernels.attention.attention`. Weights are computed again in the backward pass, not kept.
 
@@ -73,27 +105,48 @@ def attention(
     """
     q, k, v = (array("attention", x) for x in (q, k, v))
     masks = _masks(attention_mask)
+    bias, slopes, sink = (_optional(x) for x in (core_attention_bias, alibi_slopes, softmax_offset))
     if dropout and draw is None:
         raise ArgumentError(message("attention", "draw= with dropout", None, "pass state.draw(q.raw)"))
     place: dict[str, Any] = {}
     if dropout and draw is not None:
         place = {"dropout": dropout, "key": draw.key, "ordinal": draw.ordinal, "step": draw.step}
+    lengths = lengths_of(
+        (q, k),
+        (cu_seqlens_q, cu_seqlens_kv),
+        (cu_seqlens_q_padded, cu_seqlens_kv_padded),
+        (max_seqlen_q, max_seqlen_kv),
+    )
     raw, saved = kernel.attention(
         q.raw, k.raw, v.raw,
-        mask_type=attn_mask_type, mask=_raw_mask(masks), scale=softmax_scale, window=window_size, backend=backend,
-        **place,
+        mask_type=attn_mask_type, mask=_raw_mask(masks), lengths=lengths, scale=softmax_scale, window=window_size,
+        bottom_right=bottom_right_diagonal, bias_type=core_attention_bias_type, bias=None if bias is None else bias.raw,
+        slopes=None if slopes is None else slopes.raw, softmax_type=softmax_type,
+        sink=None if sink is None else sink.raw.reshape(-1), softcap=softcap, max_logit=return_max_logit,
+        backend=backend, **place,
     )  # fmt: skip
     y = wrap(raw)
-    y._node = record("attention", (q, k, v), _vjp, saved=(q, k, v, Output(y), saved, draw if place else None, *masks))
-    return y
+    learned = [x for x in (bias, sink) if x is not None]
+    kept = (q, k, v, Output(y), saved, draw if place else None, bias, sink, slopes, *masks)
+    y._node = record("attention", (q, k, v, *learned), _vjp, saved=kept)
+    return (y, wrap(saved.max_logit)) if return_max_logit else y
 
 
 def _vjp(saved: tuple[Any, ...], dy: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
-    q, k, v, y, more, draw, *_ = saved
+    q, k, v, y, more, draw, bias, sink, *_ = saved
     if draw is not None:
         draw.finish()
-    gradients = kernel.attention_vjp(dy.raw, q.raw, k.raw, v.raw, y.raw, more)
+    found = kernel.attention_vjp(dy.raw, q.raw, k.raw, v.raw, y.raw, more, bias_gradient=bias is not None and needs[3])
+    gradients: list[Any] = [found.q, found.k, found.v]
+    if bias is not None:
+        gradients.append(found.bias)
+    if sink is not None:
+        gradients.append(None if found.sink is None else found.sink.reshape(sink.shape))
     return tuple(wrap(g) if needed else None for g, needed in zip(gradients, needs, strict=True))
+
+
+def _optional(x: Array | None) -> Array | None:
+    return None if x is None else array("attention", x)
 
 
 def _masks(mask: Mask | None) -> tuple[Array, ...]:
@@ -172,8 +225,7 @@ def explain_attention(
     """
     place = q.device if isinstance(q, Array) else default_device() if device is None else Device(device)
     queries, keys, values = (_described(x, as_dtype(dtype)) for x in (q, k, v))
-    kernel.check_arrays(queries, keys, values)
-    full = (queries.shape[0], queries.shape[2], queries.shape[1], keys.shape[1])
+    full = kernel.check_arrays(queries, keys, values)
     mask = _raw_mask(_masks(attention_mask))
     if mask is None and (attn_mask_type == "arbitrary" or str(attn_mask_type).startswith("padding")):
         mask = kernel.Described((full[0], 1, 1, full[3]), _BOOL)
@@ -181,7 +233,8 @@ def explain_attention(
         full, queries.shape[3], attn_mask_type, mask, softmax_scale, window_size, dropout, backend
     )
     if isinstance(mask, tuple):  # joined into one before the backend sees it
-        settings, mask = kernel.joined(settings), kernel.Described((full[0], 1, full[2], full[3]), _BOOL)
+        settings = arbitrary(settings) if settings.causal == "bottom_right" else settings
+        mask = kernel.Described((full[0], 1, full[2], full[3]), _BOOL)
     reasons = _reasons(queries, keys, values, mask, settings, place)
     first = next((name for name, why in reasons.items() if why is None and backend in (None, name)), None)
     for name, why in reasons.items():

@@ -79,5 +79,5 @@ def test_composition(dtype: np.dtype, mask_type: str, scores: int, monkeypatch: 
             settings = Settings(mask_type, 0.5, None, p, 9, 1, "composed")
             q, k, v, dout = arrays
             out, saved = attention.attention(q, k, v, mask, step if p else None, settings)
-            got = [out, *attention.attention_vjp(dout, q, k, v, out, saved)]
+            got = [out, *attention.attention_vjp(dout, q, k, v, out, saved)[:3]]
             compare(got, arrays, mask_type, mask, 0.5, factors)
