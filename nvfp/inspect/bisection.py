@@ -23,7 +23,7 @@ from nvfp.nn.module import Module, functional_call
 from nvfp.optional import has, need
 from nvfp.recipes.base import Recipe
 from nvfp.recipes.context import autocast, current_recipe, default_recipe, outside
-from nvfp.recipes.plan import HIGH_PRECISION, LinearPlan, SiteWatch, TensorPlan
+from nvfp.recipes.plan import HIGH_PRECISION, LinearPlan, SiteWatch, turned_alike
 
 ROLES = ("x", "w", "dy")
 
@@ -195,16 +195,9 @@ def only(plan: LinearPlan, on: Iterable[str]) -> LinearPlan:
         (None, nvfp.nvfp4, None)
     """
     kept = {role: getattr(plan, role) if role in on else HIGH_PRECISION for role in ROLES}
-    if kept["x"].turned != kept["dy"].turned:
-        kept |= {role: _level(kept[role]) for role in ("x", "dy")}
+    kept["x"], kept["dy"] = turned_alike(kept["x"], kept["dy"])
     delayed = plan.delayed if any(t.delayed for t in kept.values()) else None
     return replace(plan, x=kept["x"], w=kept["w"], dy=kept["dy"], delayed=delayed)
-
-
-def _level(plan: TensorPlan) -> TensorPlan:
-    """The plan without its rotation."""
-    column = None if plan.column is None else replace(plan.column, rotation=None)
-    return replace(plan, rotation=None, column=column)
 
 
 def _search(

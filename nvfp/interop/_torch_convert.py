@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from nvfp.errors import ArgumentError, message
+from nvfp.recipes import policy
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,7 @@ class Report:
 
 def matches(name: str, patterns: Iterable[str]) -> list[str]:
     """Return the patterns that a dotted name, or a module above it, matches."""
-    parts = name.split(".")
-    names = [".".join(parts[: i + 1]) for i in range(len(parts))]
-    return [p for p in patterns if any(fnmatchcase(n, p) for n in names)]
+    return [p for p in patterns if policy.matches(name, p)]
 
 
 def checked_patterns(keep: Any) -> tuple[str, ...]:

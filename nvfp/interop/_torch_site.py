@@ -17,7 +17,7 @@ from nvfp.nn._random_state import RandomState
 from nvfp.nn.functional.linear import LinearStates, linear, quantize_weight
 from nvfp.optional import need
 from nvfp.recipes.plan import LinearPlan
-from nvfp.recipes.state import DelayedState
+from nvfp.recipes.state import DelayedState, copy_history
 from nvfp.recipes.update import update_states
 
 _PASSES: dict[str, tuple[str, ...]] = {"forward": ("x", "w"), "backward": ("dy",)}
@@ -73,14 +73,6 @@ def carried_over(plan: LinearPlan, before: LinearPlan, old: dict[str, Any], new:
 def fits_history(saved: Any, own: Any) -> bool:
     """Whether a saved history is of the same tensors as ours, and of another length."""
     return bool(saved.ndim == 2 and len(saved) and saved.shape[1:] == own.shape[1:] and len(saved) != len(own))
-
-
-def copy_history(old: Any, new: Any) -> None:
-    """Fill a fresh history with an old one of another length: row 0 collects, the newest entries stand at the end."""
-    new[:1] = old[:1]
-    keep = min(len(new), len(old)) - 1
-    if keep:
-        new[-keep:] = old[-keep:]
 
 
 class Site:

@@ -12,11 +12,12 @@ from nvfp.errors import DeviceError, DTypeError, GradientError, message
 from nvfp.interop._torch_backward import finished, torch_backward
 from nvfp.interop._torch_convert import Report as Report, Row as Row, check_used, checked_patterns, matches
 from nvfp.interop._torch_memory import current_stream, put_together, take_apart, to_array, to_tensor
-from nvfp.interop._torch_site import NAMES, Site, carried_over, copy_history, fits_history, fresh_buffers
+from nvfp.interop._torch_site import NAMES, Site, carried_over, fits_history, fresh_buffers
 from nvfp.optional import need
 from nvfp.recipes.base import Recipe
 from nvfp.recipes.context import default_recipe
 from nvfp.recipes.plan import LinearPlan
+from nvfp.recipes.state import copy_history
 
 torch: Any = need("torch", extra="torch")
 

@@ -147,6 +147,6 @@ def check_whole(recipe: str, name: str, value: object, low: int, high: int, do: 
         raise ArgumentError(message(recipe, f"{name} as an int in {low}..{high}", repr(value), do))
 
 
-def not_built(recipe: str, argument: str, issue: str) -> NotBuiltError:
+def not_built(recipe: str, argument: str, do: str) -> NotBuiltError:
     """Return the error for a documented argument that is still to be built."""
-    return NotBuiltError(message(recipe, f"{argument} left off", f"{argument} on", issue))
+    return NotBuiltError(message(recipe, f"{argument} left off", f"{argument} on", do))

@@ -143,8 +143,8 @@ class autocast:
 
     Raises:
         DTypeError: ``recipe`` is not a `Recipe`, or ``amax_reduction_group`` no function.
-        ArgumentError: a ``policy`` or ``min_gemm`` that is none; at the first GEMM: ``"measured"`` for a recipe and GPU
-            without a measured row.
+        ArgumentError: ``enabled`` is no bool (a recipe goes to ``recipe=``), a ``policy`` or ``min_gemm`` that is none;
+            at the first GEMM: ``"measured"`` for a recipe and GPU without a measured row.
 
     Source: the semantics of Transformer Engine's ``fp8_autocast``/``autocast``.
 
@@ -168,6 +168,9 @@ class autocast:
         min_gemm: MinGemm = None,
     ) -> None:
         check_min_gemm(min_gemm)
+        if not isinstance(enabled, bool):  # a recipe given here would leave its place to the default one
+            do = "pass it as recipe=" if isinstance(enabled, Recipe) else "pass True or False"
+            raise ArgumentError(message("autocast", "enabled as a bool", repr(enabled), do))
         if recipe is not None and not isinstance(recipe, Recipe):
             raise DTypeError(
                 message("autocast", "recipe=a Recipe", repr(recipe), "pass e.g. nf.recipes.DelayedScaling()")
@@ -177,7 +180,7 @@ class autocast:
             raise DTypeError(message("autocast", expected, repr(amax_reduction_group), do))
         if not isinstance(calibrating, bool):
             raise ArgumentError(message("autocast", "calibrating as a bool", repr(calibrating), "pass True or False"))
-        self.enabled = bool(enabled)
+        self.enabled = enabled
         self.recipe = recipe if policy is None else Policy(policy, default=recipe or default_recipe())
         self.calibrating = calibrating
         self.amax_reduction_group = amax_reduction_group

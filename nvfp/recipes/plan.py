@@ -135,6 +135,22 @@ def _faults(plan: TensorPlan) -> list[tuple[bool, str, object, str]]:
 HIGH_PRECISION = TensorPlan(None)
 
 
+def turned_alike(x: TensorPlan, dy: TensorPlan) -> tuple[TensorPlan, TensorPlan]:
+    """Return the plans of wgrad's operands: as they are, or without rotation where only one of them has it.
+
+    Example:
+        >>> from nvfp.dtypes.formats import nvfp4
+        >>> [plan.turned for plan in turned_alike(TensorPlan(nvfp4, rotation="rht16"), HIGH_PRECISION)]
+        [None, None]
+    """
+    return (x, dy) if x.turned == dy.turned else (_level(x), _level(dy))
+
+
+def _level(plan: TensorPlan) -> TensorPlan:
+    column = None if plan.column is None else replace(plan.column, rotation=None)
+    return replace(plan, rotation=None, column=column)
+
+
 @dataclass(frozen=True)
 class DelayedRule:
     """How delayed scaling turns a history of amaxes into a scale.

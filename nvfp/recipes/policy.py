@@ -10,7 +10,7 @@ from typing import Any
 from nvfp.errors import ArgumentError, DTypeError, message
 from nvfp.recipes.base import Recipe
 from nvfp.recipes.custom import ROLES, one_rule
-from nvfp.recipes.plan import DENSE, LinearPlan, TensorPlan
+from nvfp.recipes.plan import DENSE, LinearPlan, turned_alike
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,7 @@ class Policy(Recipe):
             if found:
                 sources[short] = DENSE if other is None else other.linear_plan(name)
         plans: dict[str, Any] = {short: getattr(plan, short) for short, plan in sources.items()}
-        if plans["x"].turned != plans["dy"].turned:
-            plans |= {short: _unturned(plans[short]) for short in ("x", "dy")}
+        plans["x"], plans["dy"] = turned_alike(plans["x"], plans["dy"])
         rules = [plan.delayed for short, plan in sources.items() if plan.delayed and plans[short].delayed]
         return replace(whole, **plans, delayed=one_rule("Policy", rules))
 
@@ -132,8 +131,3 @@ def matches(name: str, pattern: str) -> bool:
     """
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[: i + 1]), pattern) for i in range(len(parts)))
-
-
-def _unturned(plan: TensorPlan) -> TensorPlan:
-    column = None if plan.column is None else replace(plan.column, rotation=None)
-    return replace(plan, rotation=None, column=column)

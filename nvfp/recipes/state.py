@@ -20,6 +20,27 @@ from nvfp.recipes.plan import DelayedRule
 Reduce = Callable[[Any], Any]  # amaxes [n] of this process (an Array) -> the maxima over all processes
 
 
+def copy_history(old: Any, new: Any) -> None:
+    """Fill a history of zeros with one of another length.
+
+    Row 0 collects the step that runs; the newest entries of a ring stand at its end.
+
+    Args:
+        old: [len, n].
+        new: zeros [any length, n], of the same library.
+
+    Example:
+        >>> old, new = np.asarray([[0.0], [1.0], [2.0], [3.0]]), np.zeros((3, 1))
+        >>> copy_history(old, new)
+        >>> new.ravel().tolist()
+        [0.0, 2.0, 3.0]
+    """
+    new[:1] = old[:1]
+    keep = min(len(new), len(old)) - 1
+    if keep:
+        new[-keep:] = old[-keep:]
+
+
 class DelayedState:
     """Scales and amax histories of the tensors of one pass of one module.
 
@@ -107,13 +128,8 @@ class DelayedState:
     def adapt(self, fp8_max: tuple[float, ...], rule: DelayedRule) -> None:
         """Follow a recipe that changed: keep what was learned, in the new length and element range."""
         if rule.history_length != self.rule.history_length:
-            old = self.amax_history
-            new = place_like(np.zeros((rule.history_length, len(self.roles)), np.float32), old)
-            # The newest entries stand at the end of the ring, behind row 0.
-            keep = min(rule.history_length, self.rule.history_length)
-            new[:1] = old[:1]
-            if keep > 1:
-                new[-(keep - 1) :] = old[-(keep - 1) :]
+            new = place_like(np.zeros((rule.history_length, len(self.roles)), np.float32), self.amax_history)
+            copy_history(self.amax_history, new)
             self.hold(self.scale, new)
         if not self.fp8_max:  # state that was loaded before the first use
             self.fp8_max = fp8_max
@@ -147,12 +163,8 @@ class DelayedState:
             StateError: another number of tensors.
         """
         scale, history, fp8_max = check_state(self.roles, state)
-        n = len(self.roles)
-        new = np.zeros((self.rule.history_length, n), np.float32)
-        new[0] = history[0]
-        keep = min(len(new), len(history)) - 1
-        if keep:
-            new[-keep:] = history[-keep:]
+        new = np.zeros((self.rule.history_length, len(self.roles)), np.float32)
+        copy_history(history, new)
         for own, saved in ((self.scale, scale), (self.amax_history, new)):
             cast(place_like(saved, own), own.dtype, out=own)
         self.fp8_max, self.pending = fp8_max or self.fp8_max, False

@@ -52,6 +52,29 @@ def test_main_grad_and_late_gradients_equal_the_plain_ones(device: Any, name: st
     assert gradients(recipe, make(layer, delay_wgrad_compute=True, fuse_wgrad_accumulation=True), (True,)) == plain
 
 
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_is_frozen_changes_no_other_gradient(device: Any, name: str, layer: str) -> None:
+    """Each kind of parameter without a gradient, then all of them: the others' gradients have the same bits."""
+    wanted: dict[str, Any] = {}
+    for frozen in (None, "bias", "weight", ""):
+        model = make(layer)
+        for key, p in model.parameters().items():
+            p.requires_grad = frozen is None or not key.endswith(frozen)
+        x = nf.random.default_rng(0).normal(size=(5, 32))
+        x.requires_grad = True
+        with nf.autocast(enabled=RECIPES[name] is not None, recipe=RECIPES[name]):
+            y = model(x)
+        (y * y).sum().backward()
+        found = {key: p.grad for key, p in model.parameters().items()} | {"x": x.grad}
+        wanted = wanted or found
+        for key, gradient in found.items():
+            if frozen is not None and key != "x" and key.endswith(frozen):
+                assert gradient is None
+            else:
+                assert np.array_equal(np.asarray(gradient), np.asarray(wanted[key])), (frozen, key)
+
+
 def test_main_grad_adds_and_starts_anew(device: Any) -> None:
     model = make("Linear", fuse_wgrad_accumulation=True, bias=False, dtype=nf.bfloat16)
     x = nf.ones((1, 32), dtype=nf.bfloat16)

@@ -10,7 +10,7 @@ import pytest
 
 import nvfp as nf
 from nvfp import recipes
-from nvfp.errors import DTypeError
+from nvfp.errors import ArgumentError, DTypeError
 from nvfp.recipes.context import autocast, current_recipe
 
 A = recipes.DelayedScaling(margin=1)
@@ -121,6 +121,13 @@ def test_one_object_shared_by_threads() -> None:
 def test_recipe_type_is_checked() -> None:
     with pytest.raises(DTypeError, match=r"\[autocast\] expected recipe=a Recipe"):
         autocast(enabled=True, recipe="fp8")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("enabled", [A, None, 1, "no"], ids=str)
+def test_enabled_is_a_bool(enabled: Any) -> None:
+    """``autocast(recipe)`` would run under the default recipe."""
+    with pytest.raises(ArgumentError, match="recipe=" if enabled is A else "True or False"):
+        autocast(enabled)
 
 
 def test_default_recipe_on_the_cpu() -> None:

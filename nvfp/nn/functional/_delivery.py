@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nvfp.arrays.array import Array, wrap
@@ -152,7 +152,5 @@ PLAIN = Delivery()
 
 def reshaped(operand: Any, shape: tuple[int, ...]) -> Any:
     """An Operand with one scale per tensor, plainly stored, in another shape with the same last length."""
-    from dataclasses import replace
-
     codes = operand.codes.reshape((*shape[:-1], operand.codes.shape[-1]))
     return replace(operand, codes=codes, shape=shape, axis=len(shape) - 1, padded_rows=0)

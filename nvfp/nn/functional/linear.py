@@ -308,6 +308,8 @@ def _quantized_vjp(saved: tuple[Any, ...], dy: Array, needs: tuple[bool, ...]) -
             x = _input_pair(kept, plan, None, col=True) if kept is not None else x_pair
             options: dict[str, Any] = {"dtype": w_dtype, "fast_accumulation": plan.fast_wgrad}
             dw = delivery.give(pair.side("col").T, x.side("col"), **options)
+    if not needs[2]:  # a pending dy2 may have been taken: nobody reads it any more
+        return dx, dw, None
     if pair is not None and pair.bias_grad is not None:
         return dx, dw, wrap(pair.bias_grad)
     return dx, dw, _bias_gradient(dy2.matrix() if type(dy2) is Pending else dy2, b_dtype, needs[2])
