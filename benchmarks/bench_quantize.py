@@ -59,7 +59,7 @@ def bench(b: Bench) -> None:
 
 
 def _drawn(b: Bench, x: Any, largest: Any) -> None:
-    """NVFP4 as its recipe has it (column copies are rotated, gradients rounded stochastically as well); MXFP8 by chance."""
+    """NVFP4 as its recipe has it (column copies are rotated, gradients rounded stochastically); MXFP8 stochastic."""
     turned = b.word(0.0)
     hadamard(x, axis=0, amax_out=turned)
     rng = Rng(key=1, ordinal=0, step=b.xp.zeros((), np.int64))
