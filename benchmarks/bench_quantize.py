@@ -13,7 +13,7 @@ from nvfp.dtypes.formats import fp8_e4m3, fp8_e4m3_b128, mxfp8, nvfp4
 from nvfp.kernels._stochastic import Rng
 from nvfp.kernels.amax import amax
 from nvfp.kernels.hadamard import hadamard
-from nvfp.kernels.input_fn import Activated, ActivationGradient
+from nvfp.kernels.input_fn import Activated, ActivationGradient, Normalized, apply
 from nvfp.kernels.operand import OperandPair
 from nvfp.kernels.quantize import quantize
 
@@ -45,6 +45,7 @@ def bench(b: Bench) -> None:
             )  # fmt: skip
     _drawn(b, x, largest)
     _fused(b, x, scale, seen, largest)
+    _normed(b, x, scale, seen)
     if not b.cuda:
         _limits(b)
     small = b.normal((128, 128))
@@ -58,7 +59,7 @@ def bench(b: Bench) -> None:
 
 
 def _drawn(b: Bench, x: Any, largest: Any) -> None:
-    """NVFP4 as its recipe has it: column copies are rotated, gradients rounded stochastically as well."""
+    """NVFP4 as its recipe has it (column copies are rotated, gradients rounded stochastically); MXFP8 stochastic."""
     turned = b.word(0.0)
     hadamard(x, axis=0, amax_out=turned)
     rng = Rng(key=1, ordinal=0, step=b.xp.zeros((), np.int64))
@@ -72,6 +73,8 @@ def _drawn(b: Bench, x: Any, largest: Any) -> None:
     ):
         call = partial(quantize, x, nvfp4, col=True, **arguments)
         b.row(f"quantize nvfp4 {name} row+col", call, moved=reads * x.nbytes + _written(call()))
+    call = partial(quantize, x, mxfp8, col=True, **random)
+    b.row("quantize mxfp8 stochastic row+col", call, moved=x.nbytes + _written(call()))
 
 
 def _fused(b: Bench, x: Any, scale: Any, seen: Any, largest: Any) -> None:
@@ -93,6 +96,28 @@ def _fused(b: Bench, x: Any, scale: Any, seen: Any, largest: Any) -> None:
             call = partial(quantize, source, fmt, col=True, input_fn=f, **arguments, **sums)
             title = f"quantize {name} row+col of {function}"
             b.row(title, call, moved=read + _written(call()), known=(title, x.shape))
+
+
+def _normed(b: Bench, x: Any, scale: Any, seen: Any) -> None:
+    """Norms in the same pass, and the two steps that it replaces; bytes: the source once, codes and scales."""
+    weight, shift = (b.normal((x.shape[1],)) for _ in range(2))
+    for norm in ("rms_norm", "layer_norm"):
+        mean = b.empty((x.shape[0],), FLOAT32) if norm == "layer_norm" else None
+        bias = None if mean is None else shift
+        f = Normalized(norm, weight, bias, mean=mean, rstd=b.empty((x.shape[0],), FLOAT32))  # type: ignore[arg-type]
+        for name, fmt, arguments in (
+            ("fp8 delayed", fp8_e4m3, {"scale": scale, "amax_out": seen}),
+            ("mxfp8", mxfp8, {}),
+        ):
+            given: dict[str, Any] = {"col": True, **arguments}
+            fused = partial(quantize, x, fmt, input_fn=f, **given)
+            title, moved = f"quantize {name} row+col of {norm}", x.nbytes + _written(fused())
+            b.row(title, fused, moved=moved, known=(title, x.shape))
+            b.row(f"{norm}, then quantize {name} row+col", partial(_in_two, x, f, fmt, given), moved=moved)
+
+
+def _in_two(x: Any, f: Normalized, fmt: Any, given: dict[str, Any]) -> OperandPair:
+    return quantize(apply(x, f), fmt, **given)
 
 
 def _limits(b: Bench) -> None:

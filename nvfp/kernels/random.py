@@ -68,7 +68,7 @@ def random(
         Computed in float32 (float64: in float64) and rounded once to ``dtype``. A uniform value that rounding
         would carry up to ``high`` becomes the largest value of the dtype below it. The chances of two integers
         differ by at most the fraction (high - low) / 2**32 (or 2**64). Bits, uniforms and integers are identical
-        on CPU and CUDA; normals agree within a few ulp of log, sin and cos.
+        on CPU and CUDA; normals agree within 4e-6 before they are rounded (log, root, sin and cos differ).
 
     Source:
         Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (2011).

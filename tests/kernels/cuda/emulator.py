@@ -101,7 +101,8 @@ def _value(arg: Any) -> np.ndarray:
         return np.array([arg.ctypes.data], np.int64)
     if isinstance(arg, np.ndarray):
         return np.ascontiguousarray(arg)
-    assert not isinstance(arg, bool | float), f"a Python {type(arg).__name__} as a kernel argument: give it a C type"
+    plain = isinstance(arg, bool | float) and not isinstance(arg, np.generic)
+    assert not plain, f"a Python {type(arg).__name__} as a kernel argument: give it a C type"
     return np.array([arg], np.int64) if isinstance(arg, int) else np.asarray([arg])
 
 

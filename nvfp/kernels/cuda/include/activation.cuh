@@ -20,8 +20,8 @@ __device__ __forceinline__ float clip(float x, float limit) {
 template <int KIND>
 __device__ __forceinline__ float act(float x) {
   if constexpr (KIND == GELU) {
-    float c = clip(x, GELU_FAR);
-    return x * sigmoid32<true>(c * fmaf(GELU_B, c * c, GELU_A));
+    float a = fminf(fabsf(x), GELU_FAR), e = exp32_below(-a * fmaf(GELU_B, a * a, GELU_A));  // of a NaN: some number
+    return x * quotient(x < 0.0f ? e : 1.0f, 1.0f + e);
   } else if constexpr (KIND == RELU) {
     return x <= 0.0f ? 0.0f : x;  // NaN passes
   } else if constexpr (KIND == SILU) {

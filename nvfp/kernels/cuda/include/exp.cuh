@@ -64,7 +64,7 @@ struct SigmoidParts {
 template <bool NEAR = false>
 __device__ __forceinline__ SigmoidParts sigmoid_parts(float z) {
   float below = -fabsf(z);
-  if constexpr (!NEAR) below = below < -126.0f ? -126.0f : below;
+  if constexpr (!NEAR) below = fmaxf(below, -126.0f);
   float e = exp32_below(below);
   return {e, 1.0f + e};
 }
