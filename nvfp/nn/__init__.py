@@ -20,6 +20,7 @@ from nvfp.nn.layers import (
     SwiGLU as SwiGLU,
 )
 from nvfp.nn.linear import Linear as Linear
+from nvfp.nn.linear_cross_entropy import LinearCrossEntropy as LinearCrossEntropy
 from nvfp.nn.module import Module as Module, functional_call as functional_call
 from nvfp.nn.multihead_attention import MultiheadAttention as MultiheadAttention
 from nvfp.nn.norm import LayerNorm as LayerNorm, RMSNorm as RMSNorm
