@@ -26,8 +26,8 @@ from nvfp.kernels.cast import cast
 from nvfp.kernels.cross_entropy import cross_entropy_reduce, cross_entropy_rows, cross_entropy_vjp
 from nvfp.kernels.elementwise import elementwise
 from nvfp.kernels.gemm import gemm
+from nvfp.nn.functional._checks import check_operands
 from nvfp.nn.functional._matrix import matrix
-from nvfp.nn.functional.linear import check_operands
 from nvfp.recipes.context import current_region
 
 CHUNK_BYTES = 1 << 28
