@@ -23,7 +23,7 @@ class Pages:
         >>> pages.hold({"a": 15, "b": 3})
         >>> pages.hold({"b": 12})
         >>> pages.of, len(pages.free)
-        ({'b': [2, 1]}, 2)
+        ({'b': [2, 0]}, 2)
     """
 
     def __init__(self, total: int, size: int) -> None:
