@@ -263,37 +263,44 @@ class InferenceParams:
             )
         )  # fmt: skip
 
-    def rotate(self, x: Array, freqs: Array, *, interleaved: bool = False) -> Array:
-        """Rotate heads by the angles of the places that their tokens have in their sequences.
+    def rotate(
+        self, query: Array, key: Array, q_freqs: Array, k_freqs: Array, *, interleaved: bool = False
+    ) -> tuple[Array, Array]:
+        """Rotate the heads of a step by the angles of the places that their tokens have in their sequences.
 
         Args:
-            x: [B, L, H, D].
-            freqs: angles of `RotaryPositionEmbedding` for at least ``max_sequence_length`` positions.
+            query: [B, L, H, D].
+            key: [B, L, G, D].
+            q_freqs: angles of `RotaryPositionEmbedding` for at least ``max_sequence_length`` positions.
+            k_freqs: likewise, for the keys; the same array costs one look-up.
             interleaved: as in `nvfp.nn.functional.rope.rope`.
 
         Returns:
-            Shape and dtype of ``x``.
+            Both, rotated.
 
         Raises:
-            ShapeError: too few angles.
+            ShapeError: too few angles, or arrays that do not fit the step.
+            StateError: no sequence runs.
+            DTypeError: another dtype than the cache's.
         """
-        x, freqs = array(_NAME, x), array(_NAME, freqs)
-        if freqs.shape[0] < self.max_sequence_length:
-            expected = f"angles of {self.max_sequence_length} positions"
-            raise ShapeError(message(_NAME, expected, freqs.shape, "make them for max_sequence_length"))
-        batch, length = x.shape[:2]
+        of_query = self._angles(query, q_freqs)
+        of_key = of_query if k_freqs is q_freqs else self._angles(key, k_freqs)
+        return _turned(query, of_query, interleaved), _turned(key, of_key, interleaved)
+
+    def _angles(self, x: Array, freqs: Array) -> Array:
+        """The angles of each token of x [B, L, H, D], in rows [B L, R]."""
         self._check(x)
+        freqs = array(_NAME, freqs)
+        batch, length = x.shape[:2]
+        if min(freqs.shape[0], self.max_sequence_length) < max(length, self.max_sequence_length):
+            expected = f"angles of {self.max_sequence_length} positions and no more tokens"
+            got = f"{freqs.shape[0]} and {length}"
+            raise ShapeError(message(_NAME, expected, got, "make them for max_sequence_length"))
         places = self._starts[:batch]
         if length > 1:
-            if length > self.max_sequence_length:
-                expected = f"at most {self.max_sequence_length} tokens"
-                raise ShapeError(message(_NAME, expected, x.shape, "raise max_sequence_length"))
             places = elementwise("add", places.reshape(batch, 1), self._steps.raw[:length].reshape(1, length))
             places = elementwise("minimum", places, self.max_sequence_length - 1)  # padding behind the new tokens
-        angles = wrap(embedding(freqs.raw.reshape(freqs.shape[0], freqs.shape[-1]), places.reshape(-1)))
-        flat = swapaxes(x, 0, 1) if length == 1 else reshape(x, (1, batch * length, *x.shape[2:]))
-        y = rope(flat, angles, interleaved=interleaved)
-        return swapaxes(y, 0, 1) if length == 1 else reshape(y, x.shape)
+        return wrap(embedding(freqs.raw.reshape(freqs.shape[0], freqs.shape[-1]), places.reshape(-1)))
 
     def get_seqlens_pre_step(self) -> Array:
         """Return how many tokens each row held before this step, int32 [max_batch_size]."""
@@ -368,3 +375,11 @@ def check_cache(layer: str, cache: Any) -> InferenceParams:
         do = "make one with nf.nn.InferenceParams(...)"
         raise ArgumentError(message(layer, "inference_params as an InferenceParams", type(cache).__name__, do))
     return cache
+
+
+def _turned(x: Array, angles: Array, interleaved: bool) -> Array:
+    """X [B, L, H, D], each token by its own row of angles [B L, R]."""
+    if x.shape[1] == 1:  # a view will do
+        return swapaxes(rope(swapaxes(x, 0, 1), angles, interleaved=interleaved), 0, 1)
+    flat = reshape(x, (1, x.shape[0] * x.shape[1], *x.shape[2:]))
+    return reshape(rope(flat, angles, interleaved=interleaved), x.shape)

@@ -277,9 +277,13 @@ class MultiheadAttention(Module):
                 expected, do = "rotary_pos_emb for query and key", "pass one Array, or two"
                 raise ArgumentError(message("MultiheadAttention", expected, f"{len(pair)} of them", do))
             q_freqs, k_freqs = pair
-            turn = rope if cache is None else check_cache("MultiheadAttention", cache).rotate
-            query = turn(query, q_freqs, interleaved=self.rotary_pos_interleaved)
-            key = turn(key, k_freqs, interleaved=self.rotary_pos_interleaved)
+            interleaved = self.rotary_pos_interleaved
+            if cache is not None:
+                cache = check_cache("MultiheadAttention", cache)
+                query, key = cache.rotate(query, key, q_freqs, k_freqs, interleaved=interleaved)
+            else:
+                query = rope(query, q_freqs, interleaved=interleaved)
+                key = rope(key, k_freqs, interleaved=interleaved)
         return (query, key) if self.qk_norm_before_rope else self._normed(query, key)
 
     def _normed(self, query: Array, key: Array) -> tuple[Array, Array]:

@@ -243,7 +243,7 @@ def test_what_does_not_fit(device: Any) -> None:
     with pytest.raises(DTypeError, match="float32, as the cache"):
         layer(*[q.astype(nf.bfloat16)] * 3, inference_params=cache)
     with pytest.raises(ShapeError, match="angles of 8 positions"):
-        cache.rotate(q, nf.nn.RotaryPositionEmbedding(8)(4))
+        cache.rotate(q, q, *[nf.nn.RotaryPositionEmbedding(8)(4)] * 2)
     with nf.enable_grad():
         wanted = nf.asarray(np.asarray(q), requires_grad=True)
         with pytest.raises(GradientError, match="no_grad"):

@@ -216,21 +216,23 @@ attention_decode(const T_IN* __restrict__ q, const T_IN* __restrict__ keys, cons
 #else
 
 // A block per row (query of a head): the splits, each (maximum, sum of exp, output), in order.
+constexpr int MOST_SPLITS = 64;
 extern "C" __global__ void __launch_bounds__(128)
 attention_decode_merge(const float* __restrict__ partial, int splits, int values, T_IN* out) {
+  __shared__ float tops[MOST_SPLITS], sums[MOST_SPLITS];
   const long long line = blockIdx.x;
-  const float* from = partial + line * splits * (values + 2);
-  float top = -INF;
-  for (int s = 0; s < splits; ++s) top = fmaxf(top, from[s * (values + 2)]);
+  const int stride = values + 2;
+  const float* from = partial + line * splits * stride;
+  for (int s = threadIdx.x; s < splits; s += blockDim.x) tops[s] = from[s * stride], sums[s] = from[s * stride + 1];
+  __syncthreads();
+  float top = -INF, sum = 0.0f;
+  for (int s = 0; s < splits; ++s) top = fmaxf(top, tops[s]);
   const float base = base_of(top);
+  for (int s = 0; s < splits; ++s) sum += sums[s] * exp_below(tops[s] - base);
   for (int e = threadIdx.x; e < values; e += blockDim.x) {
-    float sum = 0.0f, value = 0.0f;
-    for (int s = 0; s < splits; ++s) {
-      const float* part = from + s * (values + 2);
-      const float factor = exp_below(part[0] - base);
-      sum += part[1] * factor;
-      value += part[2 + e] * factor;
-    }
+    float value = 0.0f;
+#pragma unroll 8  // so many loads are in flight
+    for (int s = 0; s < splits; ++s) value += from[s * stride + 2 + e] * exp_below(tops[s] - base);
     out[line * values + e] = store<T_IN>(sum == 0.0f ? 0.0f : value / sum);
   }
 }

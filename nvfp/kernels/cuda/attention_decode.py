@@ -17,8 +17,8 @@ _SOURCE = "attention_decode.cu"
 _THREADS, _PER = 128, 16  # = attention_decode.cu's THREADS and PER
 _MERGE, _APPEND = 128, 256
 _BLOCKS = 4  # blocks per multiprocessor that splits of the keys are made for
-_MOST_SPLITS = 64
-_KEYS = 128  # a split is worth at least so many
+_MOST_SPLITS = 64  # = attention_decode.cu's MOST_SPLITS
+_KEYS = 64  # a split is worth at least so many
 _LAYOUT = np.dtype(
     [("q", np.int64, (3,))]
     + [(n, np.int32) for n in ("queries", "heads", "groups", "depth", "values", "pages", "page", "causal", "left")]

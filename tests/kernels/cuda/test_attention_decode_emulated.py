@@ -53,11 +53,12 @@ def test_splits_follow_from_shapes() -> None:
     """Three multiprocessors here: enough blocks need no splits, a lone sequence gets some, none too short."""
     assert attention_decode._splits(12, 8192) == 1
     assert attention_decode._splits(1, 8192) == 12
-    assert attention_decode._splits(1, 300) == 2
+    assert attention_decode._splits(1, 300) == 4
     assert attention_decode._splits(1, 64) == 1
     assert [attention_decode._lanes(d) for d in (0, 1, 16, 17, 64, 80, 128, 512)] == [1, 1, 1, 2, 4, 8, 8, 32]
 
 
 def test_constants_of_launcher_and_source_agree() -> None:
     text = (emulator._loader.SOURCES / "attention_decode.cu").read_text()
+    assert f"MOST_SPLITS = {attention_decode._MOST_SPLITS};" in text
     assert f"PER = {attention_decode._PER}," in text and "WARPS = 4" in text and attention_decode._THREADS == 128
