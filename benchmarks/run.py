@@ -18,7 +18,9 @@ from _row import limits_text
 from nvfp.kernels.stems import STEMS
 
 BENCHMARKS = {name: Path(stem.benchmark).stem for name, stem in STEMS.items() if isinstance(stem.benchmark, str)}
-BENCHMARKS |= {name: f"bench_{name}" for name in ("linear", "transformer", "train")}  # of several stems
+BENCHMARKS |= {
+    name: f"bench_{name}" for name in ("linear", "linear_cross_entropy", "transformer", "train")
+}  # of several stems
 
 
 def _stems(text: str) -> list[str]:

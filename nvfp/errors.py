@@ -54,6 +54,10 @@ class StateError(NvfpError, RuntimeError):
     """Saved or scaling state that does not belong to the object it is given to."""
 
 
+class CacheFullError(NvfpError, RuntimeError):
+    """A key-value cache that has no room for what the next step brings."""
+
+
 class FileFormatError(NvfpError, ValueError):
     """A file whose content is not what its format demands."""
 

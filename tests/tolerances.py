@@ -29,6 +29,7 @@ _DRAWN = "as gemm_fp8, drawn operands: the H200 gave 2.4e-4 of the scale in one 
 _GELU = "as the gemm rows; cuBLASLt's dgelu rounds 16-bit results twice (7.5e-3 on an H200) and its tails are coarser"
 _NORM = "float32 sums over a row or over the rows, one rounding; atol in units of what the sums add up"
 _CUDNN = "weights, their gradients and O are rounded to 16 bits in between; atol in units of sums of magnitudes"
+_HEAD = "logits and their gradient are rounded to 16 bits, logits now and then to the other neighbour"
 _BLOCK = (
     "Hopper FP8 sums of 128 products in the tensor core (1.2e-4 of the norm; single elements on an H200 up to 2.6e-4), "
     "float32 sums of these"
@@ -82,6 +83,9 @@ TABLE: dict[tuple[str, str], Tolerance] = {
     ("cross_entropy", "float32"): Tolerance(2e-6, 2e-6, "float32 sums of exp in two stages"),
     ("cross_entropy", "float16"): Tolerance(2.0**-10, 2e-6, "computed in float32, one rounding"),
     ("cross_entropy", "bfloat16"): Tolerance(2.0**-8, 2e-6, "computed in float32, one rounding"),
+    ("linear_cross_entropy", "float32"): Tolerance(1e-5, 4e-6, "two products around a cross_entropy"),
+    ("linear_cross_entropy", "float16"): Tolerance(2.0**-10, 2.0**-10, _HEAD),
+    ("linear_cross_entropy", "bfloat16"): Tolerance(2.0**-8, 2.0**-7, _HEAD),
     ("softmax", "float32"): Tolerance(4e-6, 2e-6, "float32 exp and sums of exp in two stages"),
     ("softmax", "float16"): Tolerance(2.0**-10, 2e-6, "computed in float32, one rounding"),
     ("softmax", "bfloat16"): Tolerance(2.0**-8, 2e-6, "computed in float32, one rounding"),

@@ -75,6 +75,77 @@ def cross_entropy(
     return loss.reshape(shape) if reduction == "none" else loss, lse.reshape(shape), weight
 
 
+def cross_entropy_rows(
+    logits: Any, targets: Any, losses: Any, lse: Any, *, ignore_index: int = -100, label_smoothing: float = 0.0
+) -> None:
+    """Write the loss and the log-sum-exp of each row: `cross_entropy` of a part of the rows, before any reduction.
+
+    Args:
+        logits: raw array [T, V], C-contiguous; as for `cross_entropy`.
+        targets: int32 or int64 [T], C-contiguous.
+        losses: float32 [T], C-contiguous; receives the losses.
+        lse: float32 [T], likewise; receives the log-sum-exp.
+        ignore_index: as for `cross_entropy`.
+        label_smoothing: as for `cross_entropy`.
+
+    Raises:
+        DTypeError: as `cross_entropy`.
+        ShapeError: as `cross_entropy`, or results that are no float32 [T].
+        ArgumentError: as `cross_entropy`.
+        BlockIndexError: as `cross_entropy`.
+
+    Numerics: those of `cross_entropy`, row by row: the bits do not depend on which rows come together.
+
+    Example:
+        >>> import numpy as np
+        >>> losses, lse = np.empty(1, np.float32), np.empty(1, np.float32)
+        >>> cross_entropy_rows(np.zeros((1, 2), np.float32), np.array([0]), losses, lse)
+        >>> round(float(losses[0]), 5)
+        0.69315
+    """
+    op = "cross_entropy_rows"
+    _check(op, logits, targets, ignore_index, label_smoothing)
+    for name, x in (("losses", losses), ("lse", lse)):
+        if x.shape != targets.shape or x.dtype != FLOAT32:
+            raise ShapeError(message(op, f"{name} as float32 {targets.shape}", f"{x.dtype} {x.shape}", "make it so"))
+    check_range(op, "targets", targets, logits.shape[-1], ignore_index)
+    backend("cross_entropy", logits, targets, losses, lse).cross_entropy_rows(
+        logits, targets, losses, lse, ignore_index=ignore_index, label_smoothing=label_smoothing
+    )
+
+
+def cross_entropy_reduce(
+    losses: Any, targets: Any, *, ignore_index: int = -100, reduction: str = "mean"
+) -> tuple[Any, Any]:
+    """Return the reduced loss of rows whose losses are known, and what each row's gradient is multiplied by.
+
+    Args:
+        losses: float32 [T], C-contiguous, 0 where ignored.
+        targets: int32 or int64 [T], C-contiguous.
+        ignore_index: as for `cross_entropy`.
+        reduction: as for `cross_entropy`.
+
+    Returns:
+        ``(loss, weight)``, as the first and the last result of `cross_entropy`; for ``"none"`` the losses themselves.
+
+    Raises:
+        ArgumentError: an unknown ``reduction``.
+
+    Numerics: those of `cross_entropy`, bit for bit.
+
+    Example:
+        >>> import numpy as np
+        >>> loss, weight = cross_entropy_reduce(np.array([1.0, 0.0, 2.0], np.float32), np.array([5, -100, 6]))
+        >>> float(loss), float(weight)
+        (1.5, 0.5)
+    """
+    check_choice("cross_entropy_reduce", "reduction", reduction, REDUCTIONS)
+    result: tuple[Any, Any] = backend("cross_entropy", losses, targets).cross_entropy_reduce(
+        losses, targets, ignore_index=ignore_index, reduction=reduction
+    )
+    return result
+
+
 def cross_entropy_vjp(
     logits: Any,
     targets: Any,

@@ -99,6 +99,7 @@ STEMS: dict[str, Stem] = {
             gradient="nn/functional/attention.py",
             sources=Absent("cuDNN (kernels/cudnn), or composed of gemm, softmax and dropout"),
         ),
+        _stem("attention_decode", gradient=Absent("inference only")),
         _stem("embedding", gradient="nn/functional/embedding.py"),
         _stem("dropout", gradient="nn/functional/dropout.py"),
         _stem("rope", gradient="nn/functional/rope.py"),

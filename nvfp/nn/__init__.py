@@ -6,6 +6,7 @@ from nvfp.nn._quantized_init import quantized_model_init as quantized_model_init
 from nvfp.nn.dot_product_attention import DotProductAttention as DotProductAttention
 from nvfp.nn.dropout import Dropout as Dropout
 from nvfp.nn.functional.cross_entropy import cross_entropy as cross_entropy
+from nvfp.nn.inference import InferenceParams as InferenceParams
 from nvfp.nn.layernorm_linear import LayerNormLinear as LayerNormLinear
 from nvfp.nn.layernorm_mlp import LayerNormMLP as LayerNormMLP
 from nvfp.nn.layers import (
@@ -20,6 +21,7 @@ from nvfp.nn.layers import (
     SwiGLU as SwiGLU,
 )
 from nvfp.nn.linear import Linear as Linear
+from nvfp.nn.linear_cross_entropy import LinearCrossEntropy as LinearCrossEntropy
 from nvfp.nn.module import Module as Module, functional_call as functional_call
 from nvfp.nn.multihead_attention import MultiheadAttention as MultiheadAttention
 from nvfp.nn.norm import LayerNorm as LayerNorm, RMSNorm as RMSNorm

@@ -19,6 +19,7 @@ from nvfp.nn._dropout import DropoutState
 from nvfp.nn._init import count
 from nvfp.nn._te import one_of, refuse
 from nvfp.nn.functional.attention import Mask, attention
+from nvfp.nn.inference import InferenceParams, check_cache
 from nvfp.nn.module import Module
 
 _NAME = "DotProductAttention"
@@ -28,8 +29,15 @@ _UNBUILT: Mapping[str, Any] = {
     "cp_global_ranks": None, "cp_stream": None, "cp_comm_type": "p2p",
 }  # fmt: skip
 _UNBUILT_FORWARD: Mapping[str, Any] = {
-    "inference_params": None, "fast_zero_fill": True, "fp8_output": False, "num_splits": 1, "score_mod": None,
+    "fast_zero_fill": True, "fp8_output": False, "num_splits": 1, "score_mod": None,
     "score_mod_bprop": None,
+}  # fmt: skip
+# With a cache: lengths are known from `InferenceParams.pre_step`.
+_UNCACHED: Mapping[str, Any] = {
+    "dropout": 0.0, "attention_mask": None, "bottom_right_diagonal": None, "core_attention_bias_type": "no_bias",
+    "core_attention_bias": None, "alibi_slopes": None, "cu_seqlens_q": None, "cu_seqlens_kv": None,
+    "cu_seqlens_q_padded": None, "cu_seqlens_kv_padded": None, "max_seqlen_q": None, "max_seqlen_kv": None,
+    "softmax_type": "vanilla", "softmax_offset": None, "softcap": 0.0, "return_max_logit": False,
 }  # fmt: skip
 
 
@@ -141,6 +149,7 @@ class DotProductAttention(Module):
         core_attention_bias: Array | None = None,
         alibi_slopes: Array | None = None,
         pad_between_seqs: bool | None = None,
+        inference_params: InferenceParams | None = None,
         **unbuilt: Any,
     ) -> Any:
         """Return the attention, heads side by side; a pair of it and the largest scores under ``return_max_logit``.
@@ -168,6 +177,8 @@ class DotProductAttention(Module):
             core_attention_bias: [1 or B, 1 or H, Lq, Lk] with the middle two; gets a gradient.
             alibi_slopes: float32 [H] or [B, H]; the geometric ones unless given.
             pad_between_seqs: whether the padded starts differ from the others; True needs them.
+            inference_params: keys and values of earlier tokens; key_layer and value_layer hold the new ones and are
+                kept there. In evaluation mode and inside `nf.no_grad` only; see `InferenceParams`.
             unbuilt: TE's further arguments, at their defaults only.
         """
         refuse(_NAME, unbuilt, _UNBUILT_FORWARD)
@@ -191,7 +202,12 @@ class DotProductAttention(Module):
             "softmax_type": self.softmax_type, "softmax_offset": self.softmax_offset, "softcap": self.softcap,
             "return_max_logit": self.return_max_logit,
         }  # fmt: skip
-        found = checkpoint(self._core, q, k, v, options) if checkpoint_core_attention else self._core(q, k, v, options)
+        if inference_params is not None:
+            found: Any = self._cached(inference_params, q, k, v, options)
+        else:
+            found = (
+                checkpoint(self._core, q, k, v, options) if checkpoint_core_attention else self._core(q, k, v, options)
+            )
         y, *highest = found if self.return_max_logit else (found,)
         if form == "sbhd":
             y = swapaxes(y, 0, 1)
@@ -201,6 +217,14 @@ class DotProductAttention(Module):
     def _core(self, q: Array, k: Array, v: Array, options: dict[str, Any]) -> Any:
         with self._dropout.drawing(q.raw) if options["dropout"] else nullcontext() as draw:
             return attention(q, k, v, draw=draw, **options)
+
+    def _cached(self, cache: InferenceParams, q: Array, k: Array, v: Array, options: dict[str, Any]) -> Array:
+        check_cache(_NAME, cache)
+        if options["dropout"]:
+            raise ArgumentError(message(_NAME, "no dropout with inference_params", "training mode", "call .eval()"))
+        plain = {name: options[name] for name in ("attn_mask_type", "window_size", "softmax_scale")}
+        refuse(f"{_NAME} with inference_params", {n: x for n, x in options.items() if n not in plain}, _UNCACHED)
+        return cache.attend(self, q, k, v, **plain)
 
     def _check(self, q: Array, k: Array, v: Array, axes: int) -> None:
         heads, groups, (depth, values) = self.num_attention_heads, self.num_gqa_groups, self.kv_channels

@@ -14,6 +14,7 @@ from nvfp.nn._init import Init, count
 from nvfp.nn.dot_product_attention import DotProductAttention
 from nvfp.nn.functional._qkv import split_qkv
 from nvfp.nn.functional.rope import rope
+from nvfp.nn.inference import InferenceParams, check_cache
 from nvfp.nn.layernorm_linear import LayerNormLinear
 from nvfp.nn.linear import Linear
 from nvfp.nn.module import Module
@@ -206,6 +207,7 @@ class MultiheadAttention(Module):
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: Array | tuple[Array, Array] | None = None,
         checkpoint_core_attention: bool = False,
+        inference_params: InferenceParams | None = None,
         **te: Any,
     ) -> Any:
         """Return the projected attention [B, L, E], and behind it what the constructor's ``return_`` arguments ask for.
@@ -219,6 +221,7 @@ class MultiheadAttention(Module):
             is_first_microbatch: as in `Linear`.
             rotary_pos_emb: angles of `RotaryPositionEmbedding`, or a pair of them for query and key.
             checkpoint_core_attention: as in `DotProductAttention`.
+            inference_params: likewise; ``rotary_pos_emb`` then holds the angles of all its positions.
             te: TE's other arguments, at their defaults only.
 
         Raises:
@@ -245,7 +248,7 @@ class MultiheadAttention(Module):
         )
         if self.qkv_format == "sbhd":
             query, key, value = (swapaxes(z, 0, 1) for z in (query, key, value))
-        query, key = self._placed(query, key, rotary_pos_emb)
+        query, key = self._placed(query, key, rotary_pos_emb, inference_params)
         context = self.core_attention(
             query,
             key,
@@ -253,6 +256,7 @@ class MultiheadAttention(Module):
             attention_mask=attention_mask,
             attn_mask_type=attn_mask_type,
             checkpoint_core_attention=checkpoint_core_attention,
+            inference_params=inference_params,
             **({} if window_size is None else {"window_size": window_size}),
         )
         if self.qkv_format == "sbhd":
@@ -263,7 +267,7 @@ class MultiheadAttention(Module):
             outputs = (*outputs, normed)
         return outputs if len(outputs) > 1 else outputs[0]
 
-    def _placed(self, query: Array, key: Array, rotary: Any) -> tuple[Array, Array]:
+    def _placed(self, query: Array, key: Array, rotary: Any, cache: InferenceParams | None) -> tuple[Array, Array]:
         """Query and key, normalized and rotated."""
         if self.qk_norm_before_rope:
             query, key = self._normed(query, key)
@@ -273,8 +277,13 @@ class MultiheadAttention(Module):
                 expected, do = "rotary_pos_emb for query and key", "pass one Array, or two"
                 raise ArgumentError(message("MultiheadAttention", expected, f"{len(pair)} of them", do))
             q_freqs, k_freqs = pair
-            query = rope(query, q_freqs, interleaved=self.rotary_pos_interleaved)
-            key = rope(key, k_freqs, interleaved=self.rotary_pos_interleaved)
+            interleaved = self.rotary_pos_interleaved
+            if cache is not None:
+                cache = check_cache("MultiheadAttention", cache)
+                query, key = cache.rotate(query, key, q_freqs, k_freqs, interleaved=interleaved)
+            else:
+                query = rope(query, q_freqs, interleaved=interleaved)
+                key = rope(key, k_freqs, interleaved=interleaved)
         return (query, key) if self.qk_norm_before_rope else self._normed(query, key)
 
     def _normed(self, query: Array, key: Array) -> tuple[Array, Array]:

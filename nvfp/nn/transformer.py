@@ -11,6 +11,7 @@ from nvfp.errors import ArgumentError, message
 from nvfp.nn import _te
 from nvfp.nn._init import Init
 from nvfp.nn.dropout import Dropout
+from nvfp.nn.inference import InferenceParams
 from nvfp.nn.layernorm_mlp import LayerNormMLP
 from nvfp.nn.module import Module
 from nvfp.nn.multihead_attention import MultiheadAttention
@@ -197,6 +198,7 @@ class TransformerLayer(Module):
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: Array | tuple[Array, Array] | None = None,
         checkpoint_core_attention: bool = False,
+        inference_params: InferenceParams | None = None,
         **te: Any,
     ) -> Array:
         """Return the block's output [B, L, E].
@@ -209,6 +211,7 @@ class TransformerLayer(Module):
             is_first_microbatch: as in `Linear`.
             rotary_pos_emb: angles of `RotaryPositionEmbedding`, or a pair of them for query and key.
             checkpoint_core_attention: as in `DotProductAttention`.
+            inference_params: as in `MultiheadAttention`.
             te: TE's other arguments, at their defaults only.
 
         Raises:
@@ -224,6 +227,7 @@ class TransformerLayer(Module):
             is_first_microbatch=is_first_microbatch,
             rotary_pos_emb=rotary_pos_emb,
             checkpoint_core_attention=checkpoint_core_attention,
+            inference_params=inference_params,
         )
         if self.parallel_attention_mlp:
             mlp = self.layernorm_mlp(x, is_first_microbatch)

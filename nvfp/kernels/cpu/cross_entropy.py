@@ -78,22 +78,37 @@ def cross_entropy(
     logits: Any, targets: Any, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
 ) -> tuple[Any, Any, Any]:
     """See `nvfp.kernels.cross_entropy.cross_entropy`; logits [T, V], targets [T]."""
-    loss, lse = np.empty(targets.size, np.float32), np.empty(targets.size, np.float32)
+    losses, lse = np.empty(targets.size, np.float32), np.empty(targets.size, np.float32)
+    cross_entropy_rows(logits, targets, losses, lse, ignore_index=ignore_index, label_smoothing=label_smoothing)
+    loss, weight = cross_entropy_reduce(losses, targets, ignore_index=ignore_index, reduction=reduction)
+    return loss, lse, weight
+
+
+def cross_entropy_rows(
+    logits: Any, targets: Any, losses: Any, lse: Any, *, ignore_index: int = -100, label_smoothing: float = 0.0
+) -> None:
+    """See `nvfp.kernels.cross_entropy.cross_entropy_rows`."""
     ids = np.array(targets, np.int64)
 
     def work(a: int, b: int) -> None:
-        _rows(widen(logits[a:b]), ids[a:b], int(ignore_index), float(label_smoothing), loss[a:b], lse[a:b])
+        _rows(widen(logits[a:b]), ids[a:b], int(ignore_index), float(label_smoothing), losses[a:b], lse[a:b])
 
     rows, vocabulary = logits.shape
     _row_tiles(rows, vocabulary, work)
-    weight = 1.0
+
+
+def cross_entropy_reduce(
+    losses: Any, targets: Any, *, ignore_index: int = -100, reduction: str = "mean"
+) -> tuple[Any, Any]:
+    """See `nvfp.kernels.cross_entropy.cross_entropy_reduce`."""
+    weight, loss = 1.0, losses
     if reduction != "none":
-        total = float(np.sum(loss, dtype=np.float64))
+        total = float(np.sum(losses, dtype=np.float64))
         if reduction == "mean":
-            valid = int(np.count_nonzero(ids != ignore_index))
+            valid = int(np.count_nonzero(targets != ignore_index))
             total, weight = (total / valid, 1.0 / valid) if valid else (0.0, 0.0)
         loss = np.asarray(total, np.float32)
-    return loss, lse, np.asarray(weight, np.float32)
+    return loss, np.asarray(weight, np.float32)
 
 
 def cross_entropy_vjp(

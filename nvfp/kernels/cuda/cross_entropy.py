@@ -36,23 +36,44 @@ def cross_entropy(
     logits: Any, targets: Any, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
 ) -> tuple[Any, Any, Any]:
     """See `nvfp.kernels.cross_entropy.cross_entropy`; logits [T, V], targets [T]."""
-    rows, vocabulary = logits.shape
+    rows = len(logits)
     losses, lse = cp.empty(rows, FLOAT32), cp.empty(rows, FLOAT32)
-    loss, weight = losses if reduction == "none" else cp.empty((), FLOAT32), cp.empty((), FLOAT32)
-    many, ignore = np.int64(rows), np.int64(ignore_index)
+    cross_entropy_rows(logits, targets, losses, lse, ignore_index=ignore_index, label_smoothing=label_smoothing)
+    loss, weight = cross_entropy_reduce(losses, targets, ignore_index=ignore_index, reduction=reduction)
+    return loss, lse, weight
+
+
+def cross_entropy_rows(
+    logits: Any, targets: Any, losses: Any, lse: Any, *, ignore_index: int = -100, label_smoothing: float = 0.0
+) -> None:
+    """See `nvfp.kernels.cross_entropy.cross_entropy_rows`."""
+    rows, vocabulary = logits.shape
     launch(
         kernel(_SOURCE, "cross_entropy_rows", _rows(logits.dtype, targets.dtype)),
         (min(rows, _MOST_BLOCKS),),
         (_threads(vocabulary, logits.dtype.itemsize),),
-        (logits, targets, many, np.int64(vocabulary), ignore, np.float32(label_smoothing), losses, lse),
-    )
+        (
+            logits, targets, np.int64(rows), np.int64(vocabulary), np.int64(ignore_index),
+            np.float32(label_smoothing), losses, lse,
+        ),
+    )  # fmt: skip
+
+
+def cross_entropy_reduce(
+    losses: Any, targets: Any, *, ignore_index: int = -100, reduction: str = "mean"
+) -> tuple[Any, Any]:
+    """See `nvfp.kernels.cross_entropy.cross_entropy_reduce`."""
+    loss, weight = losses if reduction == "none" else cp.empty((), FLOAT32), cp.empty((), FLOAT32)
     launch(
         kernel(_SOURCE, "cross_entropy_finish", _finish(targets.dtype)),
         (1,),
         (_MOST_THREADS,),
-        (losses, targets, many, ignore, np.int32(_MODES[reduction]), loss, weight),
-    )
-    return loss, lse, weight
+        (
+            losses, targets, np.int64(len(losses)), np.int64(ignore_index), np.int32(_MODES[reduction]),
+            loss, weight,
+        ),
+    )  # fmt: skip
+    return loss, weight
 
 
 def cross_entropy_vjp(
