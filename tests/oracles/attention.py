@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -84,3 +85,73 @@ def magnitudes(
 
     found = ((p * factors) @ v4).transpose(0, 2, 1, 3), (ds @ k4).transpose(0, 2, 1, 3)
     return *found, _summed(ds.swapaxes(-1, -2) @ q4, groups), _summed((p * factors).swapaxes(-1, -2) @ d, groups)
+
+
+def band(shape: tuple[int, ...], window: tuple[int, int], ahead: Any = 0) -> np.ndarray:
+    """True where key j lies outside of a window around the diagonal ``j = i + ahead``; ahead is one for all or [B]."""
+    far, (left, right) = distances(shape, ahead), window
+    found = np.zeros(far.shape, bool)
+    if left >= 0:
+        found |= far < -left
+    if right >= 0:
+        found |= far > right
+    return np.broadcast_to(found, shape)
+
+
+def distances(shape: tuple[int, ...], ahead: Any = 0) -> np.ndarray:
+    """How far key j lies to the right of the diagonal ``j = i + ahead``, [1 or B, 1, Lq, Lk]."""
+    i, j = np.ogrid[: shape[2], : shape[3]]
+    return j - i - np.asarray(ahead).reshape(-1, 1, 1, 1)
+
+
+def padding(shape: tuple[int, ...], lengths: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """The pair of padding masks of entries with ``lengths`` [2, B] queries and keys."""
+    queries, keys = np.asarray(lengths)
+    return (
+        (np.arange(shape[2]) >= queries[:, None])[:, None, None, :],
+        (np.arange(shape[3]) >= keys[:, None])[:, None, None, :],
+    )
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Result, gradients and the largest score of each head; ``sizes`` are the sums of magnitudes behind the arrays."""
+
+    arrays: dict[str, np.ndarray]
+    sizes: dict[str, np.ndarray]
+    top: np.ndarray
+
+
+def whole(
+    arrays: Any, off: np.ndarray, scale: float, factors: Any = 1.0, *, pre: Any = 0.0, post: Any = 0.0,
+    cap: float = 0.0, sink: Any = None,
+) -> Whole:  # fmt: skip
+    """Attention of q, k, v (and its gradients for dout): softmax of ``cap(scale (q k^T + pre)) + post``.
+
+    ``sink`` [H] is the logarithm of what joins each sum of exponentials. Gradients of pre and post are of the full
+    shape [B, H, Lq, Lk].
+    """
+    q, k, v, dout = arrays
+    heads, groups = np.shape(q)[2], np.shape(k)[2]
+    q4, k4, v4, d = (_heads(x, heads) for x in (q, k, v, dout))
+    t = scale * (q4 @ k4.swapaxes(-1, -2) + pre)
+    bend = 1 - np.tanh(t / cap) ** 2 if cap else 1.0
+    s = np.where(off, -np.inf, (cap * np.tanh(t / cap) if cap else t) + post)
+    rest = np.full(heads, -np.inf) if sink is None else np.asarray(sink, np.float64)
+    rest = np.broadcast_to(rest[:, None], s.shape[:3])[..., None]
+    p = softmax.softmax(np.concatenate([s, rest], -1))[0]
+    p, lost = p[..., :-1], p[..., -1:]
+    dp, size = factors * (d @ v4.swapaxes(-1, -2)), factors * (abs(d) @ abs(v4).swapaxes(-1, -2))
+    found, sizes = {}, {}
+    for into, g, (a, b, c, e) in ((found, dp, (q4, k4, v4, d)), (sizes, size, map(abs, (q4, k4, v4, d)))):
+        total = (p * g).sum(-1, keepdims=True)
+        ds = p * (g - total if into is found else g + total)
+        # 1 - tanh^2 errs by a rounding of 1, not of itself.
+        dt = ds * (bend + (2**-6 if cap else 0)) * abs(scale) if into is sizes else ds * bend * scale
+        into["out"] = ((p * factors) @ c).transpose(0, 2, 1, 3)
+        into["q"] = (dt @ b).transpose(0, 2, 1, 3)
+        into["k"] = _summed(dt.swapaxes(-1, -2) @ a, groups)
+        into["v"] = _summed((p * factors).swapaxes(-1, -2) @ e, groups)
+        into["pre"], into["post"] = dt, ds
+        into["sink"] = (lost * total).sum((0, 2, 3)) * (-1 if into is found else 1)
+    return Whole(found, sizes, s.max((0, 2, 3), initial=-np.inf))

@@ -16,7 +16,7 @@ _BOOL, _INT32 = np.dtype(np.bool_), np.dtype(np.int32)
 
 
 def unpacked(x: Any, starts: Any, lengths: Any, most: int) -> Any:
-    """Return [T, H, D] as [B, L, H, D]; behind its end an entry repeats its own last row, so that no other's is read.
+    """Return [T, H, D] as [B, L, H, D], contiguous; 0 behind the end of an entry.
 
     Args:
         x: packed rows, at least one.
@@ -25,10 +25,12 @@ def unpacked(x: Any, starts: Any, lengths: Any, most: int) -> Any:
         most: L.
     """
     total, *tail = x.shape
-    last = elementwise("maximum", elementwise("subtract", lengths, 1), 0).reshape(-1, 1)
-    at = elementwise("minimum", positions(most, x)[None], last, dtype=_INT32)
-    ids = elementwise("clip", elementwise("add", at, starts.reshape(-1, 1)), 0, total - 1, dtype=_INT32)
+    at = positions(most, x)[None]
+    ids = elementwise("add", at, starts.reshape(-1, 1), dtype=_INT32)
+    elementwise("clip", ids, 0, total - 1, out=ids)
     rows = embedding(contiguous(x).reshape(total, -1), ids)
+    ended = elementwise("greater_equal", at, lengths.reshape(-1, 1))
+    elementwise("where", ended[..., None], 0.0, rows, out=rows)
     return rows.reshape(*ids.shape, *tail)
 
 

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nvfp.device import Device
 from nvfp.kernels.attention import Settings
 from nvfp.kernels.cuda import attention, cross_entropy, softmax
 from nvfp.kernels.dropout import dropout
+from tests.kernels import test_attention_terms as terms
 from tests.kernels.cuda import emulator
 from tests.kernels.dense import BF16, F32, normal
 from tests.kernels.test_attention import compare, mask_for, problem
@@ -81,3 +83,56 @@ def test_composition(dtype: np.dtype, mask_type: str, scores: int, monkeypatch: 
             out, saved = attention.attention(q, k, v, mask, step if p else None, settings)
             got = [out, *attention.attention_vjp(dout, q, k, v, out, saved)[:3]]
             compare(got, arrays, mask_type, mask, 0.5, factors)
+
+
+@pytest.mark.parametrize("columns", [9, 64, 4100, 16_392])
+def test_softmax_with_a_sink_and_the_largest_values(columns: int) -> None:
+    """The sink of each head, in registers and in two passes; rows that see nothing, and a sink above all values."""
+    x = normal((2, 3, 4, columns) if columns < 4000 else (1, 2, 1, columns), F32, scale=3.0)
+    mask = normal((x.shape[0], 1, 1, columns), seed=4) > 0.3
+    mask[-1] = True
+    sinks = np.array([-1.0, 20.0, 0.5], F32)[: x.shape[1]]
+    for sink in (sinks, 0.0):
+        tops = np.empty(x.shape[:-1], F32)
+        y, lse = softmax.softmax(x, scale=0.5, mask=mask, causal=None, dtype=F32, out=None, sink=sink, tops=tops)
+        rest = np.broadcast_to(np.reshape(sink, (-1, 1, 1)), (*x.shape[:-1], 1)) * 2
+        off = np.concatenate([np.broadcast_to(mask, x.shape), np.zeros((*x.shape[:-1], 1), bool)], -1)
+        wanted, logs = oracle.softmax(np.concatenate([x, rest], -1), 0.5, off)
+        check(y, wanted[..., :-1], "softmax")
+        check(lse.reshape(logs.shape), logs, "softmax", scale=4)
+        check(tops, np.where(mask, -np.inf, 0.5 * x).max(-1), "softmax")
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("scores", [attention._SCORES, 1], ids=["whole", "entry by entry"])
+def test_composition_of_terms(dtype: np.dtype, scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test of biases, sinks, windows and packed arrays, with this twin in place of the CPU's."""
+    monkeypatch.setattr(attention, "_SCORES", scores)
+    monkeypatch.setattr("nvfp.kernels.attention.twin_of", lambda *_: attention)
+    device = Device("cpu")
+    for lead in ((1, 1), (2, 1), (1, 4), (2, 4)):
+        terms.test_biases(device, dtype, "pre_scale_bias", lead)
+        terms.test_biases(device, dtype, "post_scale_bias", lead)
+    for mask_type in ("no_mask", "causal", "causal_bottom_right"):
+        terms.test_windows(device, (3, 5), mask_type)
+        for form in ("usual", "heads", "batch"):
+            terms.test_alibi(device, form, mask_type)
+    terms.test_alibi(device, "batch", "padding_causal_bottom_right")
+    terms.test_softmax_types(device, dtype, "learnable")
+    terms.test_softmax_types(device, dtype, "off-by-one")
+    terms.test_everything_at_once_with_dropout(device, "learnable")
+    terms.test_softcap(device, dtype)
+    terms.test_the_largest_score_of_heads_that_see_nothing(device)
+
+
+@pytest.mark.parametrize("mask_type", [*terms.PADDED, "causal"])
+def test_composition_of_packed_arrays(mask_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nvfp.kernels.attention.twin_of", lambda *_: attention)
+    device = Device("cpu")
+    for dtype in (F32, BF16):
+        for gap in (0, 2):
+            terms.test_packed(device, dtype, mask_type, gap)
+    if mask_type.startswith("padding"):
+        terms.test_lengths_in_place_of_masks(device, mask_type)
+    terms.test_the_example_of_the_docs(device)
+    terms.test_packed_and_empty(device, (0, 3))
