@@ -61,7 +61,8 @@ def test_ranges_by_module_rule_and_stem(device: Any, ranges: Ranges) -> None:
     whole, first = names.index("Sequential"), names.index("0")  # on CUDA `ones` launches before
     assert ranges.seen[whole][0] == 0 and ranges.seen[first][0] == 1 and whole < first
     assert (2, "quantize") in ranges.seen and (2, "gemm") in ranges.seen
-    assert names.count("linear backward") == 2 and (1, "gemm") in ranges.seen
+    inside = {name.partition(" ")[0] for depth, name in ranges.seen if depth == 1}  # "gemm known": a plan found again
+    assert names.count("linear backward") == 2 and {"quantize", "gemm"} <= inside, ranges.seen
     count = len(ranges.seen)
     step(model)
     assert len(ranges.seen) == count
