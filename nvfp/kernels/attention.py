@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from nvfp.errors import DTypeError, ShapeError, message
 from nvfp.kernels._attention import (
@@ -90,7 +93,7 @@ def attention(
             Padding: [B, 1, 1, Lk], the keys that are padding; or a pair of [B, 1, 1, Lq] and [B, 1, 1, Lk], where
             padded queries see nothing (and the bottom right corner is that of the entries that are no padding).
         lengths: in place of such a pair: how long each entry is; with starts, where it lies in packed q, k and v.
-            Each entry has at most ``lengths.most`` rows: more are not looked at.
+            No entry may have more rows than ``lengths.most``, or than q and k.
         scale: of the scores; ``D ** -0.5`` unless given.
         window: (left, right): sliding window around the diagonal, -1 unlimited.
         bottom_right: whether the diagonal of window and ALiBi starts from the bottom right corner, as it does unless
@@ -159,24 +162,30 @@ def attention(
 
 
 def _placed(settings: Settings, terms: Terms, full: Any, pair: Any, like: Any) -> tuple[Settings, Terms]:
-    """Fill in what the call leaves out: slopes of ALiBi, and the diagonal of entries that are not full."""
+    """Fill in what the call leaves out: slopes of ALiBi, a sink of 0, and the diagonal of entries that are not full."""
     if settings.bias_type == "alibi" and terms.slopes is None:
-        terms = replace(terms, slopes=_slopes(full[1], like))
+        terms = replace(terms, slopes=_kept(alibi_slopes, full[1], like))
+    if settings.softmax_type == "off-by-one":
+        terms = replace(terms, sink=_kept(_zeros, full[1], like))
     if settings.corner == "bottom_right" and (settings.band != (-1, -1) or settings.bias_type == "alibi"):
         terms = replace(terms, ahead=ahead_of(pair, terms.lengths))
     return settings, terms
 
 
-_steep: dict[tuple[str, int], Any] = {}
+_made: dict[tuple[Any, str, int], Any] = {}
 
 
-def _slopes(heads: int, like: Any) -> Any:
-    """`alibi_slopes` on the device of ``like``; kept, as a CUDA graph being captured cannot copy from the host."""
-    place = str(like.device), heads
-    found = _steep.get(place)
+def _kept(make: Callable[[int], np.ndarray], heads: int, like: Any) -> Any:
+    """A constant on the device of ``like``; kept, as a CUDA graph being captured cannot copy from the host."""
+    place = make, str(like.device), heads
+    found = _made.get(place)
     if found is None:
-        found = _steep.setdefault(place, place_like(alibi_slopes(heads), like))
+        found = _made.setdefault(place, place_like(make(heads), like))
     return found
+
+
+def _zeros(heads: int) -> np.ndarray:
+    return np.zeros(heads, np.float32)
 
 
 def attention_vjp(

@@ -69,7 +69,7 @@ class _Heads:
         self.scored = settings.bends or settings.band[0] >= 0
         self.scale = np.float32(1.0 if self.scored else settings.scale)
         self.mask: Mask = mask_rows(mask, (self.batch, self.heads, self.queries, self.keys))
-        self.sinks = sinks_of(terms.sink if settings.softmax_type != "off-by-one" else 0.0)
+        self.sinks = sinks_of(terms.sink)
         products = max(1, self.keys * max(self.depth, self.values))
         scores = max(1, self.share * self.queries * self.keys)
         self.grain = max(1, GRAIN // scores)  # groups worth a thread
@@ -234,7 +234,9 @@ def attention_vjp(dout: Any, q: Any, k: Any, v: Any, out: Any, saved: Saved, bia
     terms, settings = saved.terms, saved.settings
     heads = _Heads(q, k, v, saved.mask, settings, saved.used, terms)
     dq, dk, dv = (np.zeros(x.shape, x.dtype) for x in (q, k, v))
-    spent = np.zeros(saved.stats.shape if terms.sink is not None else (*saved.stats.shape[:2], 0), np.float32)
+    spent = np.zeros(
+        saved.stats.shape if settings.softmax_type == "learnable" else (*saved.stats.shape[:2], 0), np.float32
+    )
     slab = np.zeros((heads.heads, heads.queries, heads.keys) if bias_gradient else (heads.heads, 0, 0), np.float32)
 
     def work(start: int, stop: int) -> None:
@@ -259,7 +261,7 @@ def attention_vjp(dout: Any, q: Any, k: Any, v: Any, out: Any, saved: Saved, bia
         dbias = _by_entry(heads, work, slab)
     else:
         heads.over(work)
-    dsink = None if terms.sink is None else spent.sum((0, 2), dtype=np.float64).astype(np.float32)
+    dsink = None if settings.softmax_type != "learnable" else spent.sum((0, 2), dtype=np.float64).astype(np.float32)
     return Gradients(dq, dk, dv, dbias, dsink)
 
 

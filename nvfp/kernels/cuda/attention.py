@@ -15,7 +15,7 @@ import numpy as np
 
 from nvfp.kernels._attention import NO_TERMS, Gradients, Lengths, Saved, Settings, Terms
 from nvfp.kernels._attention_check import refuse_backend
-from nvfp.kernels._attention_mask import arbitrary
+from nvfp.kernels._attention_mask import arbitrary, padding
 from nvfp.kernels._dispatch import place_like
 from nvfp.kernels.cast import cast
 from nvfp.kernels.cuda._attention_packed import packed, unpacked
@@ -51,7 +51,7 @@ def _look(
     found: dict[str, str | None] = {"cudnn": "backend='composed' is asked for", "composed": None}
     if settings.backend == "composed":
         return None, found
-    found["cudnn"] = beyond(settings, terms)
+    found["cudnn"] = beyond(settings, terms, q.dtype)
     if found["cudnn"] is not None:
         return None, found
     from nvfp.kernels.cudnn.run import unsupported
@@ -59,6 +59,7 @@ def _look(
     record = record_of(
         q, k, v,
         mask_type=settings.mask_type, mask=mask, window=settings.window, scale=settings.scale, dropout=settings.dropout,
+        bottom_right=settings.bottom_right, terms=terms,
     )  # fmt: skip
     found["cudnn"] = unsupported(record)
     return record, found
@@ -81,7 +82,7 @@ def attention(
         return _composed(q, k, v, mask, step, settings, terms)
     from nvfp.kernels.cudnn.run import attention as run
 
-    out, stats = run(record, q, k, v, mask=mask, key=settings.key, ordinal=settings.ordinal, step=step)
+    out, stats = run(record, q, k, v, mask=mask, key=settings.key, ordinal=settings.ordinal, step=step, terms=terms)
     return out, Saved(settings, "cudnn", mask, (record, stats), None, terms)
 
 
@@ -92,7 +93,18 @@ def attention_vjp(dout: Any, q: Any, k: Any, v: Any, out: Any, saved: Saved, bia
     from nvfp.kernels.cudnn.run import attention_vjp as run
 
     record, stats = saved.stats
-    return Gradients(*run(record, dout, q, k, v, out, stats))
+    if record.bias_gradient and not bias_gradient:
+        record = replace(record, bias_gradient=False)
+    dq, dk, dv, full = run(record, dout, q, k, v, out, stats, saved.terms.bias)
+    dbias = None
+    if full is not None:
+        gradient = BiasGradient(saved.terms.bias)
+        gradient.add(full)
+        dbias = gradient.result(1.0)
+    dsink = None
+    if saved.settings.softmax_type == "learnable":
+        dsink = _sink_gradient(dout, out, saved.terms, stats.stats)
+    return Gradients(dq, dk, dv, dbias, dsink)
 
 
 def _composed(
@@ -154,7 +166,7 @@ def _composed_vjp(dout: Any, q: Any, k: Any, v: Any, out: Any, saved: Saved, bia
     n = saved.terms.lengths
     if n is None or n.q_starts is None:
         found = _dense_vjp(dout, q, k, v, saved, bias_gradient)
-        return found._replace(sink=_sink_gradient(dout, out, saved))
+        return found._replace(sink=_sink_gradient(dout, out, saved.terms, saved.stats[1]))
     dq, dk, dv = (cp.empty(x.shape, x.dtype) for x in (q, k, v))
     if saved.stats is None:
         return _no_gradients((dq, dk, dv), saved, bias_gradient)
@@ -162,13 +174,14 @@ def _composed_vjp(dout: Any, q: Any, k: Any, v: Any, out: Any, saved: Saved, bia
     packed(dense.q, n.q_starts, n.queries, dq)
     packed(dense.k, n.k_starts, n.keys, dk)
     packed(dense.v, n.k_starts, n.keys, dv)
-    return Gradients(dq, dk, dv, dense.bias, _sink_gradient(dout, out, saved))
+    return Gradients(dq, dk, dv, dense.bias, _sink_gradient(dout, out, saved.terms, saved.stats[1]))
 
 
 def _no_gradients(results: tuple[Any, Any, Any], saved: Saved, bias_gradient: bool) -> Gradients:
     terms = saved.terms
     dbias = cp.empty(terms.bias.shape, terms.bias.dtype) if bias_gradient and terms.bias is not None else None
-    dsink = None if terms.sink is None else cp.empty(terms.sink.shape, FLOAT32)
+    learned = terms.sink is not None and saved.settings.softmax_type == "learnable"
+    dsink = cp.empty(terms.sink.shape, FLOAT32) if learned and terms.sink is not None else None
     for x in (*results, dbias, dsink):
         if x is not None:
             x.fill(0)
@@ -203,12 +216,15 @@ def _dense_vjp(dout: Any, q: Any, k: Any, v: Any, saved: Saved, bias_gradient: b
     return Gradients(dq, dk, dv, None if dbias is None else dbias.result(settings.scale if before else 1.0))
 
 
-def _sink_gradient(dout: Any, out: Any, saved: Saved) -> Any | None:
+def _sink_gradient(dout: Any, out: Any, terms: Terms, lse: Any | None) -> Any | None:
     """Minus the sum over all rows of the sink's weight times ``dout out^T``, float32 [H]."""
-    sink, n = saved.terms.sink, saved.terms.lengths
-    if sink is None:
+    sink, n = terms.sink, terms.lengths
+    if sink is None or lse is None:
         return None
-    share = elementwise("exp", elementwise("subtract", sink[:, None], saved.stats[1]))  # [B, H, Lq]
+    share = elementwise("exp", elementwise("subtract", sink[:, None], lse))  # [B, H, Lq]
+    if n is not None and n.q_starts is None:  # cuDNN leaves lse as it was behind the end of an entry
+        ended, _ = padding(n, (*lse.shape, 0))
+        elementwise("where", ended[:, 0], 0.0, share, out=share)
     spent = reduce(
         "sum", elementwise("multiply", dout, out, dtype=FLOAT32), axis=-1, dtype=FLOAT32
     )  # [B, Lq, H] or [T, H]
@@ -246,7 +262,7 @@ def _weights(
         scale = 1.0
     y, logs = softmax(
         scores, scale=scale, mask=of(seen.mask, part), causal=seen.causal, dtype=q.dtype,
-        sink=0.0 if settings.softmax_type == "off-by-one" else terms.sink, tops=tops,
+        sink=terms.sink, tops=tops,
         out=scores if q.dtype == FLOAT32 else None,
     )  # fmt: skip
     if lse is not None:

@@ -14,10 +14,10 @@ from typing import Any
 from nvfp.errors import KernelError, MissingDependencyError, message
 from nvfp.kernels.cuda._memory import address
 from nvfp.kernels.cuda._xp import cp
-from nvfp.kernels.cudnn.layout import Port, Tensors
+from nvfp.kernels.cudnn.layout import OFFSETS, Port, Tensor, Tensors
 from nvfp.optional import has, need
 
-_DATA_TYPES = {"bfloat16": "BFLOAT16", "float16": "HALF", "float32": "FLOAT", "int64": "INT64"}
+_DATA_TYPES = {"bfloat16": "BFLOAT16", "float16": "HALF", "float32": "FLOAT", "int32": "INT32", "int64": "INT64"}
 _UINT8 = "uint8"
 _local = threading.local()
 
@@ -127,15 +127,26 @@ class Graph:
             raise Unsupported(f"cuDNN {version()} refuses it: {error}") from error
 
     def _input(self, port: Port) -> Any:
-        t = self._tensors[port]
+        return self._laid(port, self._new(port.name, int(port), self._tensors[port]))
+
+    def _new(self, name: str, uid: int, t: Tensor) -> Any:
         return self._graph.tensor(
-            name=port.name, uid=int(port), dim=list(t.dim), stride=list(t.stride), data_type=self._types[t.dtype]
+            name=name, uid=uid, dim=list(t.dim), stride=list(t.stride), data_type=self._types[t.dtype]
         )
+
+    def _laid(self, port: Port, tensor: Any) -> Any:
+        """The tensor, with offsets where its entries have places of their own."""
+        t = self._tensors[port]
+        if t.ragged:
+            offsets = Tensor((t.dim[0] + 1, 1, 1, 1), (1, 1, 1, 1), "int64")
+            tensor.set_ragged_offset(self._new(f"{port.name}_OFFSETS", port + OFFSETS, offsets))
+        return tensor
 
     def _output(self, port: Port, result: Any) -> None:
         t = self._tensors[port]
         result.set_uid(int(port)).set_output(True).set_dim(list(t.dim)).set_stride(list(t.stride))
         result.set_data_type(self._types[t.dtype])
+        self._laid(port, result)
 
     def _masks(
         self, library: Any, band: tuple[int | None, int | None], alignment: str, dropout: float
@@ -150,12 +161,17 @@ class Graph:
             options["diagonal_band_right_bound"] = right
         if Port.BIAS in self._tensors:
             options["bias"] = self._input(Port.BIAS)
+        if Port.Q_LENGTHS in self._tensors:
+            options["use_padding_mask"] = True
+            options |= {"seq_len_q": self._input(Port.Q_LENGTHS), "seq_len_kv": self._input(Port.K_LENGTHS)}
         if dropout:
             options["dropout"] = (dropout, self._input(Port.SEED), self._input(Port.OFFSET))
         return options
 
     def _forward(self, options: dict[str, Any], stats: bool) -> None:
         q, k, v = (self._input(port) for port in (Port.Q, Port.K, Port.V))
+        if Port.SINK in self._tensors:  # the backward finds it in the logarithms
+            options["sink_token"] = self._input(Port.SINK)
         o, logarithms = self._graph.sdpa(q=q, k=k, v=v, generate_stats=stats, **options)
         self._output(Port.O, o)
         if stats:
@@ -164,6 +180,8 @@ class Graph:
     def _backward(self, options: dict[str, Any], deterministic: bool) -> None:
         ports = (Port.Q, Port.K, Port.V, Port.O, Port.DO, Port.STATS)
         q, k, v, o, do, logarithms = (self._input(port) for port in ports)
+        if Port.DBIAS in self._tensors:
+            options["dBias"] = self._new(Port.DBIAS.name, int(Port.DBIAS), self._tensors[Port.DBIAS])
         gradients = self._graph.sdpa_backward(
             q=q, k=k, v=v, o=o, dO=do, stats=logarithms, use_deterministic_algorithm=deterministic, **options
         )

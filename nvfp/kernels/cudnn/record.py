@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nvfp.errors import ArgumentError, ShapeError, message
-from nvfp.kernels._attention import MASK_TYPES
+from nvfp.kernels._attention import MASK_TYPES, NO_TERMS, Terms
 from nvfp.kernels._check import check_choice
 from nvfp.kernels.cublaslt.layout import element_strides
 from nvfp.kernels.cuda._memory import address
@@ -41,6 +41,12 @@ class AttentionRecord:
         dropout: probability to drop an attention weight.
         stats: whether a backward will follow (the forward then writes the logarithms of the row sums).
         deterministic: whether the backward repeats its bits.
+        bottom_right: corner of a window where the mask type is not causal.
+        bias: (batch, heads) extents of a bias, each 1 or full; None where there is none.
+        bias_gradient: whether the backward gives that of the bias.
+        sink: whether each head has an extra logit.
+        lengths: whether entries have lengths, and places of their own.
+        even: whether each entry then has as many queries as keys.
 
     Example:
         >>> strides = (128 * 3 * 256, 3 * 256, 64, 1)  # slices of one fused buffer [2, 128, 3, 4, 64]
@@ -66,6 +72,12 @@ class AttentionRecord:
     dropout: float = 0.0
     stats: bool = True
     deterministic: bool = True
+    bottom_right: bool = True
+    bias: tuple[int, int] | None = None
+    bias_gradient: bool = False
+    sink: bool = False
+    lengths: bool = False
+    even: bool = False
 
     @property
     def packed(self) -> Literal["by head", "by part"] | None:
@@ -83,7 +95,7 @@ class AttentionRecord:
         parts = ((self.heads, self.q_strides), (self.groups, self.k_strides), (self.groups, self.v_strides))
         outer = (self.batch, self.queries * row), (self.queries, row)
         apart = any(n > 1 and s[axis] != wanted for _, s in parts for axis, (n, wanted) in enumerate(outer))
-        if apart or self.heads == 1 or self.queries != self.keys or self.depth != self.value_depth:
+        if apart or self.lengths or self.heads == 1 or self.queries != self.keys or self.depth != self.value_depth:
             return None
         steps = {s[2] for n, s in parts if n > 1}
         if self.heads == self.groups and steps == {3 * self.depth}:
@@ -91,14 +103,20 @@ class AttentionRecord:
         return "by part" if steps == {self.depth} else None
 
     @property
+    def biased(self) -> bool:
+        """Whether something is added to the scores: a bias, or the mask that travels as one."""
+        return self.mask is not None or self.bias is not None
+
+    @property
     def alignment(self) -> Literal["top_left", "bottom_right"]:
         """Which corner the diagonal starts from: bottom right also for a window without a causal mask (as TE).
 
         Both are one where queries and keys are equally many; that is called top left.
         """
-        if self.queries == self.keys or self.mask_type in ("causal", "padding_causal"):
+        same = self.even if self.lengths else self.queries == self.keys
+        if same or self.mask_type in ("causal", "padding_causal"):
             return "top_left"
-        return "bottom_right"
+        return "bottom_right" if self.bottom_right or "causal" in self.mask_type else "top_left"
 
     @property
     def band(self) -> tuple[int | None, int | None]:
@@ -128,8 +146,8 @@ class AttentionRecord:
             >>> record.of_batch(2).batch, record.of_batch(2).mask
             (2, (2, 1))
         """
-        mask = self.mask if self.mask is None or self.mask[0] == 1 else (entries, self.mask[1])
-        return replace(self, batch=entries, mask=mask)
+        mask, bias = (pair if pair is None or pair[0] == 1 else (entries, pair[1]) for pair in (self.mask, self.bias))
+        return replace(self, batch=entries, mask=mask, bias=bias)
 
     def __str__(self) -> str:
         q = f"[{self.batch}, {self.queries}, {self.heads}, {self.depth}]"
@@ -138,6 +156,8 @@ class AttentionRecord:
         text += f" mask {self.mask}" if self.mask else ""
         text += f", window {self.window}" if self.window else ""
         text += f", scale {self.scale:g}" + (f", dropout {self.dropout:g}" if self.dropout else "")
+        text += f", bias {self.bias}" if self.bias else ""
+        text += (", sink" if self.sink else "") + (", lengths" if self.lengths else "")
         return text + ("" if self.stats else ", forward only")
 
 
@@ -153,39 +173,49 @@ def record_of(
     dropout: float = 0.0,
     stats: bool = True,
     deterministic: bool = True,
+    bottom_right: bool = True,
+    terms: Terms = NO_TERMS,
 ) -> AttentionRecord:
     """Return the record of an attention over raw arrays; nothing is run or copied.
 
     Args:
-        q: [B, Lq, H, D], any strides.
-        k: [B, Lk, G, D].
-        v: [B, Lk, G, Dv].
+        q: [B, Lq, H, D], any strides; with starts of its entries [T, H, D].
+        k: [B, Lk, G, D] or [Tk, G, D].
+        v: [B, Lk, G, Dv] or [Tk, G, Dv].
         mask_type: a key of `nvfp.kernels.attention.MASK_TYPES`.
         mask: bool, True = masked out, broadcastable to [B, H, Lq, Lk]; required by the padding types and by
-            ``"arbitrary"``, refused by the others.
+            ``"arbitrary"``, refused by the others and with lengths.
         window: (left, right), -1 unlimited.
         scale: default ``D ** -0.5``.
         dropout: probability.
         stats: whether a backward will follow.
         deterministic: False lets cuDNN add gradients of Q in any order, with a workspace linear in the lengths.
+        bottom_right: corner of a window where the mask type is not causal.
+        terms: bias, sink and lengths.
 
     Raises:
         ArgumentError: a mask type that is none, or a mask where none belongs, or none where one does.
         ShapeError: a mask that does not broadcast.
     """
     check_choice("attention", "mask_type", mask_type, tuple(MASK_TYPES))
-    batch, queries, heads, depth = q.shape
-    _, keys, groups, value_depth = v.shape
-    wanted = mask_type == "arbitrary" or mask_type.startswith("padding")
+    lengths = terms.lengths
+    (heads, depth), (groups, value_depth) = q.shape[-2:], v.shape[-2:]
+    if lengths is not None and lengths.q_starts is not None:
+        batch, (queries, keys) = lengths.queries.shape[0], lengths.most
+    else:
+        batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
+    wanted = lengths is None and (mask_type == "arbitrary" or mask_type.startswith("padding"))
     if wanted != (mask is not None):
         got = f"{mask_type!r} {'without a mask' if mask is None else 'with a mask'}"
         raise ArgumentError(message("attention", "a mask with padding and arbitrary types only", got, "change either"))
     scale = max(depth, 1) ** -0.5 if scale is None else float(scale)
     return AttentionRecord(
         batch, queries, keys, heads, groups, depth, value_depth, q.dtype.name,
-        seen_strides(q), seen_strides(k), seen_strides(v), scale, mask_type,
+        placed_strides(q, queries), placed_strides(k, keys), placed_strides(v, keys), scale, mask_type,
         None if mask is None else mask_extents(mask.shape, (batch, heads, queries, keys)),
-        window, float(dropout), stats, deterministic,
+        window, float(dropout), stats, deterministic, bottom_right,
+        None if terms.bias is None else (terms.bias.shape[0], terms.bias.shape[1]), stats and terms.bias is not None,
+        terms.sink is not None, lengths is not None, lengths is not None and lengths.queries is lengths.keys,
     )  # fmt: skip
 
 
@@ -200,6 +230,17 @@ def mask_extents(shape: tuple[int, ...], full: tuple[int, int, int, int]) -> tup
     if len(padded) != 4 or any(n not in (1, m) for n, m in zip(padded, full)):
         raise ShapeError(message("attention", f"a mask that broadcasts to {full}", shape, "reshape it"))
     return padded[0], padded[1]
+
+
+def placed_strides(x: Any, length: int) -> Strides:
+    """Return the strides in which cuDNN sees an operand: of a packed one [T, H, D] with a batch axis of its own.
+
+    Where its entries lie is said by offsets; so the stride of that axis does not depend on T, and neither do plans.
+    """
+    if x.ndim == 4:
+        return seen_strides(x)
+    _, row, head, element = seen_strides(x[None])
+    return max(length, 1) * row, row, head, element
 
 
 def contiguous(shape: tuple[int, ...]) -> Strides:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from nvfp.capability import Compute
 from nvfp.kernels._attention import Settings, Terms
 from nvfp.kernels.cudnn.record import AttentionRecord
@@ -11,22 +13,23 @@ OLDEST: Compute = (8, 0)
 DEEPEST = 256  # of D and Dv; the backward takes 128 outside compute capability 9 and says so itself
 
 
-def beyond(settings: Settings, terms: Terms) -> str | None:
+def beyond(settings: Settings, terms: Terms, dtype: np.dtype) -> str | None:
     """Return what of a call no record holds, or None.
 
     Args:
         settings: of the call.
         terms: likewise.
+        dtype: of q, k and v.
     """
-    if settings.bias_type != "no_bias":
-        return f"{settings.bias_type} is composed"
-    if settings.softmax_type != "vanilla":
-        return f"a softmax that is {settings.softmax_type} is composed"
+    if settings.bias_type == "alibi":
+        return "cuDNN has the usual slopes of ALiBi only, and copies them from the host at every call"
+    if settings.bias_type == "pre_scale_bias":
+        return "cuDNN adds a bias behind the scale, not before it"
+    if terms.bias is not None and terms.bias.dtype != dtype:
+        return f"cuDNN takes a bias in the dtype of q, {dtype}, not in {terms.bias.dtype}"
     if settings.softcap:
         return "cuDNN's attention node has no softcap"
-    if settings.max_logit:
-        return "max_logit is composed"
-    return None if terms.lengths is None else "lengths are composed"
+    return "cuDNN's attention node gives no largest score of a head" if settings.max_logit else None
 
 
 def refusal(record: AttentionRecord, compute: Compute) -> str | None:
@@ -60,13 +63,28 @@ def _operands(record: AttentionRecord, compute: Compute) -> str | None:
         return f"{record.heads} heads are no multiple of {record.groups} groups"
     if any(d % 8 or d > DEEPEST for d in depths):
         return f"head sizes must be multiples of 8 up to {DEEPEST}, not {depths[0]} and {depths[1]}"
+    if record.sink and record.queries == 1:
+        return "cuDNN takes no sink with a single query"
     if record.stats and record.queries == record.keys == 1:
         return "cuDNN has no backward for one query and one key"
     return None
 
 
+def _lengths(record: AttentionRecord) -> str | None:
+    """Why entries of different lengths are composed."""
+    if record.dropout or record.bias is not None:
+        return "dropout and biases over entries of different lengths are composed"
+    left, right = record.band
+    blind = left is not None or (right is not None and record.alignment == "bottom_right")
+    if blind and not record.even:
+        return "cuDNN gives NaN to queries without keys, which this diagonal may have"
+    return None
+
+
 def _masks(record: AttentionRecord) -> str | None:
     left, right = record.band
+    if record.lengths:
+        return _lengths(record)
     if record.dropout >= 1:
         return "cuDNN drops weights with a probability below 1 only"
     if left is not None and record.queries > record.keys:
@@ -74,6 +92,6 @@ def _masks(record: AttentionRecord) -> str | None:
     if record.alignment == "bottom_right" and (left, right) != (None, None):
         if record.queries > record.keys:
             return "cuDNN takes no bottom-right diagonal over fewer keys than queries"
-        if record.mask is not None or record.dropout:
-            return "cuDNN takes a bottom-right diagonal neither with a mask nor with dropout"
+        if record.biased or record.dropout:
+            return "cuDNN takes a bottom-right diagonal neither with a mask or bias nor with dropout"
     return None

@@ -67,6 +67,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> FakeCudnn:
         monkeypatch.setattr(module, "cp", cupy)
     for module in (binding, run, record):
         monkeypatch.setattr(module, "address", _address)
+    monkeypatch.setattr(run, "zero", lambda array, start, size: array.fill(0))
     monkeypatch.setattr(run, "aligned", lambda array, nbytes: _address(array) % nbytes == 0)
     monkeypatch.setattr(run, "snapshot", lambda step: np.array(step))
     monkeypatch.setattr(words, "_words", {})

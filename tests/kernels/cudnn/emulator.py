@@ -17,8 +17,11 @@ import numpy as np
 
 DTYPES = {
     "BFLOAT16": np.dtype(ml_dtypes.bfloat16), "HALF": np.dtype(np.float16), "FLOAT": np.dtype(np.float32),
-    "INT64": np.dtype(np.int64),
+    "INT32": np.dtype(np.int32), "INT64": np.dtype(np.int64),
 }  # fmt: skip
+
+
+_TENSORS = ("bias", "seq_len_q", "seq_len_kv", "sink_token", "dBias")
 
 
 class cudnnGraphNotSupportedError(Exception):
@@ -30,7 +33,7 @@ class FakeTensor:
         self.fields = fields
 
     def __getattr__(self, name: str) -> Callable[[Any], FakeTensor]:
-        assert name in ("set_uid", "set_output", "set_dim", "set_stride", "set_data_type"), name
+        assert name in ("set_uid", "set_output", "set_dim", "set_stride", "set_data_type", "set_ragged_offset"), name
 
         def setter(value: Any) -> FakeTensor:
             self.fields[name.removeprefix("set_")] = value
@@ -43,6 +46,25 @@ class FakeTensor:
         f = self.fields
         dtype, at = DTYPES[f["data_type"]], addresses[f["uid"]]
         assert at and at % 16 == 0, f"address {at} of {f}"
+        assert "ragged_offset" not in f, f"{f} lies in pieces"
+        return self._seen(at, dtype)
+
+    def pieces(self, addresses: dict[int, int], lengths: np.ndarray) -> list[np.ndarray]:
+        """The memory of each entry, [H, length, D]."""
+        f = self.fields
+        dtype, at = DTYPES[f["data_type"]], addresses[f["uid"]]
+        offsets = f["ragged_offset"].view(addresses).reshape(-1)
+        assert offsets.size == f["dim"][0] + 1 and at % 16 == 0
+        found = []
+        for start, n in zip(offsets[:-1].tolist(), lengths.tolist()):
+            shape = (f["dim"][1], n, f["dim"][3])
+            found.append(FakeTensor(dim=shape, stride=f["stride"][1:])._seen(at + start * dtype.itemsize, dtype))
+        return found
+
+    def _seen(self, at: int, dtype: np.dtype) -> np.ndarray:
+        f = self.fields
+        if 0 in f["dim"]:
+            return np.zeros(f["dim"], dtype)
         reach = sum((n - 1) * s for n, s in zip(f["dim"], f["stride"])) + 1
         memory = (ctypes.c_ubyte * (reach * dtype.itemsize)).from_address(at)
         return np.ndarray(
@@ -78,14 +100,17 @@ class FakeGraph:
         self.kind, self.options = "sdpa_backward", options
         self.inputs = {"q": q, "k": k, "v": v, "o": o, "dO": dO, "stats": stats}
         self.outputs = [FakeTensor() for _ in range(3)]
-        return self.outputs
+        return list(self.outputs)
 
     def validate(self) -> None:
         options = self.options
         assert set(options) <= {
             "attn_scale", "name", "bias", "dropout", "diagonal_alignment", "diagonal_band_left_bound",
-            "diagonal_band_right_bound",
+            "diagonal_band_right_bound", "use_padding_mask", "seq_len_q", "seq_len_kv", "sink_token", "dBias",
         }  # fmt: skip
+        ragged = ["ragged_offset" in t.fields for t in (*self.inputs.values(), *self.outputs) if t.fields["dim"][3] > 1]
+        padded = options.get("use_padding_mask", False)
+        assert any(ragged) == all(ragged) == padded == ("seq_len_q" in options) == ("seq_len_kv" in options)
         q, k = self.inputs["q"].fields["dim"], self.inputs["k"].fields["dim"]
         left, right = options.get("diagonal_band_left_bound"), options.get("diagonal_band_right_bound")
         bottom = options.get("diagonal_alignment") == "BOTTOM_RIGHT"
@@ -93,8 +118,9 @@ class FakeGraph:
             "no engine": self.kind in self.owner.refuse,
             "hidden_dim": any(t.fields["dim"][3] % 8 for t in (self.inputs["q"], self.inputs["v"])),
             "groups": q[1] % k[1] != 0,
-            "window": left is not None and (left < 1 or q[2] > k[2]),
-            "bottom right lengths": bottom and right == 0 and q[2] > k[2],
+            "window": left is not None and (left < 1 or (q[2] > k[2] and not padded)),
+            "bottom right lengths": bottom and right == 0 and q[2] > k[2] and not padded,
+            "sink": "sink_token" in options and q[2] == 1,
             "bottom right": bottom and right == 0 and ("bias" in options or "dropout" in options),
             "one token": self.kind == "sdpa_backward" and q[2] == k[2] == 1,
             "probability": options.get("dropout", (0,))[0] >= 1,
@@ -132,13 +158,37 @@ class FakeGraph:
         ]  # fmt: skip
         assert bool(workspace) == bool(self.owner.workspace) and handle in self.owner.handles
         used = [t for t in (*self.inputs.values(), *self.outputs) if t is not None]
-        used += [t for t in (self.options.get("bias"), *self.options.get("dropout", ())[1:]) if t is not None]
+        used += [self.options[name] for name in _TENSORS if name in self.options]
+        used += self.options.get("dropout", ())[1:]
+        used += [t.fields["ragged_offset"] for t in used if "ragged_offset" in t.fields]
         assert sorted(addresses) == sorted(t.fields["uid"] for t in used), "addresses of other tensors"
         self.owner.executed.append((self.kind, handle.stream))
         self.owner.pointers.append(addresses)
+        if "seq_len_q" in self.options:
+            self._by_entry(addresses)
+            return
         views = {name: t.view(addresses) for name, t in self.inputs.items() if t is not None}
         results = [t.view(addresses) for t in self.outputs]
+        if "dBias" in self.options:
+            results.append(self.options["dBias"].view(addresses))
         self._compute(views, results, addresses)
+
+    def _by_entry(self, addresses: dict[int, int]) -> None:
+        """Entries of their own lengths, one by one; what lies behind their ends is neither read nor written."""
+        lengths = [self.options[name].view(addresses).reshape(-1) for name in ("seq_len_q", "seq_len_kv")]
+        inputs, outputs = list(self.inputs.items()), list(enumerate(self.outputs))
+        for b, (rows, columns) in enumerate(zip(*lengths)):
+            assert rows <= self.inputs["q"].fields["dim"][2] and columns <= self.inputs["k"].fields["dim"][2]
+            found: dict[Any, np.ndarray] = {}
+            for name, t in (*inputs, *outputs):
+                if "ragged_offset" in t.fields:
+                    keys = name in ("k", "v") or (self.kind == "sdpa_backward" and name in (1, 2))
+                    found[name] = t.pieces(addresses, lengths[int(keys)])[b][None]
+                else:
+                    found[name] = t.view(addresses)[b : b + 1, :, :rows]
+            if rows:
+                views = {name: found[name] for name, _ in inputs}
+                self._compute(views, [found[n] for n, _ in outputs], addresses)
 
     def _compute(self, views: dict[str, np.ndarray], results: list[np.ndarray], addresses: dict[int, int]) -> None:
         q, k, v = (views[n].astype(np.float64) for n in "qkv")
@@ -149,8 +199,13 @@ class FakeGraph:
         if "bias" in self.options:
             s = s + self.options["bias"].view(addresses).astype(np.float64)
         s[..., self._hidden(*s.shape[2:])] = -np.inf
-        top = s.max(-1, keepdims=True)
-        lse = top + np.log(np.exp(s - top).sum(-1, keepdims=True))
+        top, rest = s.max(-1, keepdims=True), 0.0
+        if "sink_token" in self.options:
+            assert self.options["sink_token"].fields["dim"] == [1, q.shape[1], 1, 1]
+            sink = self.options["sink_token"].view(addresses).astype(np.float64)
+            top = np.maximum(top, sink)
+            rest = np.exp(sink - top)
+        lse = top + np.log(np.exp(s - top).sum(-1, keepdims=True) + rest)
         p = np.exp(s - (views["stats"].astype(np.float64) if "stats" in views else lse))
         keep: Any = 1.0
         if "dropout" in self.options:
@@ -164,7 +219,10 @@ class FakeGraph:
                 results[1][...] = lse
             return
         o, do = views["o"].astype(np.float64), views["dO"].astype(np.float64)
-        ds = scale * p * (keep * (do @ vh.swapaxes(2, 3)) - (do * o).sum(-1, keepdims=True))
+        ds = p * (keep * (do @ vh.swapaxes(2, 3)) - (do * o).sum(-1, keepdims=True))
+        if "dBias" in self.options:
+            results[3][...] = ds
+        ds = scale * ds
         groups = (q.shape[0], k.shape[1], share)
         results[0][...] = ds @ kh
         results[1][...] = (ds.swapaxes(2, 3) @ q).reshape(*groups, *k.shape[2:]).sum(2)
