@@ -6,6 +6,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -58,7 +59,7 @@ class Plan:
         Args:
             module: name without ``.weight``.
         """
-        return any(self.excludes(module, entry) for entry in self.ignore)
+        return module in self._ignored or any(self.excludes(module, entry) for entry in self.ignore)
 
     def rule(self, module: str) -> Rule:
         """Return what is said of the weight of a module: by its name first, then by class.
@@ -66,9 +67,26 @@ class Plan:
         Args:
             module: name without ``.weight``.
         """
-        exact = [rule for targets, rule in self.rules if targets and any(_names(module, t) for t in targets)]
-        wide = [rule for targets, rule in self.rules if targets is None or "Linear" in targets]
-        return (exact or wide or [Rule()])[0]
+        named = self._by_name.get(module)
+        fits = (rule for pattern, rule in self._patterns if _names(module, pattern))
+        return named or next(fits, None) or self._everywhere
+
+    @cached_property
+    def _ignored(self) -> frozenset[str]:
+        return frozenset(self.ignore)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Rule]:
+        """Rules by the names that they target; the first of two holds."""
+        return {target: rule for targets, rule in reversed(self.rules) for target in targets or ()}
+
+    @cached_property
+    def _patterns(self) -> list[tuple[str, Rule]]:
+        return [(t, rule) for targets, rule in self.rules for t in targets or () if t.startswith("re:")]
+
+    @cached_property
+    def _everywhere(self) -> Rule:
+        return next((rule for targets, rule in self.rules if targets is None or "Linear" in targets), Rule())
 
 
 def read_plan(folder: Path) -> tuple[dict[str, Any], Plan]:
