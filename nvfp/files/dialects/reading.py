@@ -57,28 +57,33 @@ def explain(shards: Shards, plan: Plan) -> tuple[str, dict[str, Entry]]:
     if plan.method is not None:
         known = [d for d in known if plan.method in d.methods]
         known.sort(key=lambda d: d.methods[0] != plan.method)
-    tried = []
     for dialect in known:
-        entries, problems = _read(dialect, tensors, plan)
+        entries, problems = _read(dialect, tensors, plan, most=1)
         if not problems:
             return dialect.name, entries
-        tried.append((len(problems), dialect.name, problems))
-    count, name, problems = min(tried, key=lambda t: t[0])
+    tried = [(dialect.name, _read(dialect, tensors, plan)[1]) for dialect in known]
+    name, problems = min(tried, key=lambda t: len(t[1]))
+    count = len(problems)
     more = f" and {count - _SHOWN} more" if count > _SHOWN else ""
     stated = f" of quant_method {plan.method}" if plan.method else ""
     got = f"{'; '.join(problems[:_SHOWN])}{more} (nearest dialect: {name})"
     return _refuse(f"weights with their scales, in one dialect{stated}", got, "check the files and quantization_config")
 
 
-def _read(dialect: Dialect, tensors: Tensors, plan: Plan) -> tuple[dict[str, Entry], list[str]]:
-    """The arrays of a dialect, and what it does not explain."""
+def _read(
+    dialect: Dialect, tensors: Tensors, plan: Plan, most: int | None = None
+) -> tuple[dict[str, Entry], list[str]]:
+    """The arrays of a dialect, and what it does not explain; after ``most`` problems it gives up."""
     entries: dict[str, Entry] = {}
     problems: list[str] = []
     used: set[str] = set()
+    rows = {dtype: [r for r in dialect.layouts if dtype in r.codes.dtypes] for dtype in DTYPES}
     for name, tensor in tensors.items():
-        claims = [(row, whole) for row in dialect.layouts if (whole := row.claim(tensor, tensors)) is not None]
+        claims = [(row, whole) for row in rows[tensor.dtype] if (whole := row.claim(tensor, tensors)) is not None]
         if not claims:
             continue
+        if len(problems) == most:
+            return entries, problems
         row, whole = claims[0]
         parts = [part.name(whole) for part in row.parts.values()]
         if len(claims) > 1 or whole in entries or used & set(parts):
@@ -97,13 +102,22 @@ def _read(dialect: Dialect, tensors: Tensors, plan: Plan) -> tuple[dict[str, Ent
         tensor_scale = tensors[parts[2]].shape if len(parts) > 2 else None
         found = Found(whole, row.shape(tensor), tensor.dtype, tensors[parts[1]].shape, tensor_scale)
         entries[whole] = quantized_entry(whole, row, tensors, row.fit(found, rule))
-    _rest(dialect, tensors, used, entries, problems)
+    _rest(dialect, tensors, used, entries, problems, most)
     return entries, problems
 
 
-def _rest(dialect: Dialect, tensors: Tensors, used: set[str], entries: dict[str, Entry], problems: list[str]) -> None:
+def _rest(
+    dialect: Dialect,
+    tensors: Tensors,
+    used: set[str],
+    entries: dict[str, Entry],
+    problems: list[str],
+    most: int | None = None,
+) -> None:
     """Static input scales and dense tensors; everything that looks like a part of something is a problem."""
     for name, tensor in tensors.items():
+        if len(problems) == most:
+            return
         if name in used:
             continue
         found = _static(dialect, tensor) or (None if is_part(name, tensors) else dense_entry(tensor))
