@@ -163,3 +163,30 @@ def test_logits_of_transformers(llama: Any, tmp_path: Path, name: str) -> None:
         wanted = theirs(torch.tensor([IDS])).logits[0].numpy()
     found = _logits(llama, llama.load(tmp_path / "m", dtype=nf.float32), IDS)
     check(found, wanted, "llama", scale=float(np.abs(wanted).max()))
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("dialect", "dtype"),
+    [
+        *(("compressed-tensors", fmt) for fmt in ("nvfp4", "mxfp4", "mxfp8", "fp8_e4m3")),
+        *(("torchao", fmt) for fmt in ("nvfp4", "fp8_e4m3")),
+        ("deepseek", "blocks"),
+    ],
+)
+def test_transformers_loads_converted_folders(llama: Any, tmp_path: Path, dialect: str, dtype: str) -> None:
+    """From config.json to logits: the folder is one that transformers takes for a quantized model."""
+    transformers, torch = need_oracle("transformers"), need_oracle("torch")
+    need_oracle({"torchao": "torchao", "deepseek": "accelerate"}.get(dialect, "compressed_tensors"))
+    _model(tmp_path / "m", "llama", nf.bfloat16)
+    fmt = nf.QuantDType(element="float8_e4m3fn", block=(32, 32), scale="float32", nonfinite="saturate")
+    nf.files.convert_model(tmp_path / "m", tmp_path / "q", fmt if dtype == "blocks" else dtype, dialect=dialect)
+    options = {}
+    if dialect == "deepseek":  # its kernels need a GPU
+        options["quantization_config"] = transformers.FineGrainedFP8Config(dequantize=True, weight_block_size=(32, 32))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "q", dtype=torch.bfloat16, **options)
+    with torch.no_grad():
+        wanted = theirs(torch.tensor([IDS])).logits[0].float().numpy()
+    found = _logits(llama, llama.load(tmp_path / "q", dtype=nf.float32), IDS)
+    check(found, wanted, "llama", nf.bfloat16, scale=float(np.abs(wanted).max()))
