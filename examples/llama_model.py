@@ -1,27 +1,26 @@
 """A Llama- or Qwen-style decoder over the arrays of a checkpoint: its layers and rotary scaling.
 
-Weights are dense or quantized (`nf.QuantizedArray`); activations have one dense dtype. A weight that is quantized is
-read as it is by products of few rows, and is expanded exactly by those of many.
+Weights are dense or quantized (`nf.QuantizedArray`); activations have one dense dtype. Under a 16-bit one a quantized
+weight is read as it is by products of few rows, and is expanded exactly by those of many.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import nvfp as nf
 from nvfp.arrays.array import wrap
-from nvfp.kernels.weight_only_gemm import prepack, weight_only_gemm
+from nvfp.kernels.weight_only_gemm import PackedWeight, prepack, weight_only_gemm
 from nvfp.nn.functional.activation import activation
 from nvfp.nn.functional.embedding import embedding
 from nvfp.nn.functional.rms_norm import rms_norm
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-NARROW_ROWS = 16  # more rows than this go to the tensor cores as expanded weights
 
 
 @dataclass(frozen=True)
@@ -112,24 +111,24 @@ def _yarn_factor(rope: Mapping[str, Any], factor: float) -> float:
 
 @dataclass
 class Matrix:
-    """A weight [N, K] with its bias; a quantized one keeps a copy in the order of the kernel of few rows."""
+    """A weight [N, K], perhaps in the order of the kernel that reads narrow weights for few rows, and its bias."""
 
-    weight: nf.Array
+    weight: nf.Array | PackedWeight
     bias: nf.Array | None = None
-    packed: Any = field(default=None, repr=False)
 
     def __call__(self, x: nf.Array) -> nf.Array:
         """Return ``x W^T + b`` in the dtype of x."""
-        rows = math.prod(x.shape[:-1])
-        if isinstance(self.weight, nf.QuantizedArray) and x.dtype in (nf.bfloat16, nf.float16) and rows <= NARROW_ROWS:
-            if self.packed is None:
-                self.packed = prepack(self.weight.operand)
-            flat = x.reshape((rows, x.shape[-1]))
-            y = wrap(weight_only_gemm(flat.raw, self.packed))
-            y = y.reshape((*x.shape[:-1], self.weight.shape[0]))
-        else:
-            y = nf.matmul(x, self.weight.T)
+        if isinstance(self.weight, PackedWeight):
+            flat = x.reshape((-1, x.shape[-1]))
+            y = weight_only_gemm(flat.raw, self.weight, bias=None if self.bias is None else self.bias.raw)
+            return wrap(y).reshape((*x.shape[:-1], -1))
+        y = nf.matmul(x, self.weight.T)
         return y if self.bias is None else y + self.bias
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a packed weight; a plain one is counted where it is kept."""
+        return self.weight.nbytes if isinstance(self.weight, PackedWeight) else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +148,7 @@ class Llama:
     """
 
     def __init__(self, config: Mapping[str, Any], arrays: Mapping[str, nf.Array], dtype: Any = nf.bfloat16) -> None:
-        self.shape, self.dtype = Shape.of(config), dtype
+        self.shape, self.dtype = Shape.of(config), np.dtype(getattr(nf, dtype) if isinstance(dtype, str) else dtype)
         self.arrays = {name: self._cast(array) for name, array in arrays.items() if not name.endswith("input_scale")}
         self.matrices: dict[str, Matrix] = {}
         self._angles: dict[int, nf.Array] = {}
@@ -164,12 +163,16 @@ class Llama:
     @property
     def nbytes(self) -> int:
         """Bytes of all weights, scales included."""
-        return sum(int(array.nbytes) for array in self.arrays.values())
+        return sum(int(kept.nbytes) for kept in (*self.arrays.values(), *self.matrices.values()))
 
     def matrix(self, name: str) -> Matrix:
-        """The weight of a module and its bias, where it has one."""
+        """The weight of a module and its bias, where it has one; quantized weights are packed at first use."""
         if name not in self.matrices:
-            self.matrices[name] = Matrix(self.arrays[f"{name}.weight"], self.arrays.get(f"{name}.bias"))
+            weight = self.arrays[f"{name}.weight"]
+            if isinstance(weight, nf.QuantizedArray) and self.dtype in (nf.bfloat16, nf.float16):
+                del self.arrays[f"{name}.weight"]
+                weight = prepack(weight.operand)
+            self.matrices[name] = Matrix(weight, self.arrays.get(f"{name}.bias"))
         return self.matrices[name]
 
     def cache(self, length: int, batch: int = 1) -> nf.nn.InferenceParams:
