@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llama_model import Cache, Llama
+from llama_model import Llama
 
 import nvfp as nf
 from nvfp.optional import has, need
@@ -99,9 +99,10 @@ def generate(
 ) -> Iterator[int]:  # fmt: skip
     """Yield tokens that follow ``ids``: the likeliest ones, or drawn ones at a temperature above 0."""
     speed = Speed() if speed is None else speed
-    cache, rng, step = Cache(), np.random.default_rng(seed), list(ids)
+    cache, rng, step = model.cache(len(ids) + count), np.random.default_rng(seed), list(ids)
     for made in range(count):
         start = time.perf_counter()
+        cache.pre_step({"text": len(step)})
         with nf.no_grad():
             logits = model(nf.asarray([step], device=model.table.device), cache)[:, -1]
         token = chosen(logits, temperature, rng)
@@ -110,7 +111,7 @@ def generate(
             speed.tokens, speed.seconds = speed.tokens + 1, speed.seconds + seconds
         else:
             speed.prompt, speed.prompt_seconds = len(ids), seconds
-        speed.cache_bytes = cache.nbytes
+        speed.cache_bytes = model.cache_bytes(cache.max_sequence_length)
         yield token
         if token in stop:
             return

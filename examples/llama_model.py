@@ -1,29 +1,26 @@
-"""A Llama- or Qwen-style decoder over the arrays of a checkpoint: its layers, rotary scaling and key-value cache.
+"""A Llama- or Qwen-style decoder over the arrays of a checkpoint: its layers and rotary scaling.
 
-Weights are dense or quantized (`nf.QuantizedArray`); activations have one dense dtype. A weight that is quantized is
-read as it is by products of few rows, and is expanded exactly by those of many.
+Weights are dense or quantized (`nf.QuantizedArray`); activations have one dense dtype. Under a 16-bit one a quantized
+weight is read as it is by products of few rows, and is expanded exactly by those of many.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import nvfp as nf
 from nvfp.arrays.array import wrap
-from nvfp.kernels.weight_only_gemm import prepack, weight_only_gemm
+from nvfp.kernels.weight_only_gemm import PackedWeight, prepack, weight_only_gemm
 from nvfp.nn.functional.activation import activation
-from nvfp.nn.functional.attention import attention
 from nvfp.nn.functional.embedding import embedding
 from nvfp.nn.functional.rms_norm import rms_norm
-from nvfp.nn.functional.rope import rope
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-NARROW_ROWS = 16  # more rows than this go to the tensor cores as expanded weights
 
 
 @dataclass(frozen=True)
@@ -114,48 +111,31 @@ def _yarn_factor(rope: Mapping[str, Any], factor: float) -> float:
 
 @dataclass
 class Matrix:
-    """A weight [N, K] with its bias; a quantized one keeps a copy in the order of the kernel of few rows."""
+    """A weight [N, K], perhaps in the order of the kernel that reads narrow weights for few rows, and its bias."""
 
-    weight: nf.Array
+    weight: nf.Array | PackedWeight
     bias: nf.Array | None = None
-    packed: Any = field(default=None, repr=False)
 
     def __call__(self, x: nf.Array) -> nf.Array:
         """Return ``x W^T + b`` in the dtype of x."""
-        rows = math.prod(x.shape[:-1])
-        if isinstance(self.weight, nf.QuantizedArray) and x.dtype in (nf.bfloat16, nf.float16) and rows <= NARROW_ROWS:
-            if self.packed is None:
-                self.packed = prepack(self.weight.operand)
-            flat = x.reshape((rows, x.shape[-1]))
-            y = wrap(weight_only_gemm(flat.raw, self.packed))
-            y = y.reshape((*x.shape[:-1], self.weight.shape[0]))
-        else:
-            y = nf.matmul(x, self.weight.T)
+        if isinstance(self.weight, PackedWeight):
+            flat = x.reshape((-1, x.shape[-1]))
+            y = weight_only_gemm(flat.raw, self.weight, bias=None if self.bias is None else self.bias.raw)
+            return wrap(y).reshape((*x.shape[:-1], -1))
+        y = nf.matmul(x, self.weight.T)
         return y if self.bias is None else y + self.bias
-
-
-@dataclass
-class Cache:
-    """Keys and values of the tokens so far, [B, L, G, D] for each layer."""
-
-    layers: dict[int, tuple[nf.Array, nf.Array]] = field(default_factory=dict)
-
-    @property
-    def length(self) -> int:
-        """Tokens so far."""
-        return int(self.layers[0][0].shape[1]) if self.layers else 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values."""
-        return sum(int(part.nbytes) for pair in self.layers.values() for part in pair)
+        """Bytes of a packed weight; a plain one is counted where it is kept."""
+        return self.weight.nbytes if isinstance(self.weight, PackedWeight) else 0
 
-    def extend(self, layer: int, k: nf.Array, v: nf.Array) -> tuple[nf.Array, nf.Array]:
-        """Append a step's keys and values; return all of them."""
-        if layer in self.layers:
-            k, v = (nf.concat([old, new], axis=1) for old, new in zip(self.layers[layer], (k, v), strict=True))
-        self.layers[layer] = (k, v)
-        return k, v
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """What a cache knows a layer by."""
+
+    layer_number: int
 
 
 class Llama:
@@ -168,11 +148,13 @@ class Llama:
     """
 
     def __init__(self, config: Mapping[str, Any], arrays: Mapping[str, nf.Array], dtype: Any = nf.bfloat16) -> None:
-        self.shape, self.dtype = Shape.of(config), dtype
+        self.shape, self.dtype = Shape.of(config), np.dtype(getattr(nf, dtype) if isinstance(dtype, str) else dtype)
         self.arrays = {name: self._cast(array) for name, array in arrays.items() if not name.endswith("input_scale")}
         self.matrices: dict[str, Matrix] = {}
+        self._angles: dict[int, nf.Array] = {}
         table = self.arrays["model.embed_tokens.weight"]
         self.table = table.astype(dtype) if isinstance(table, nf.QuantizedArray) else table
+        self.layers = [Layer(i) for i in range(self.shape.num_hidden_layers)]
         self.inverse, self.rope_factor = frequencies(self.shape.rope, self.shape.head_dim)
 
     def _cast(self, array: nf.Array) -> nf.Array:
@@ -181,26 +163,43 @@ class Llama:
     @property
     def nbytes(self) -> int:
         """Bytes of all weights, scales included."""
-        return sum(int(array.nbytes) for array in self.arrays.values())
+        return sum(int(kept.nbytes) for kept in (*self.arrays.values(), *self.matrices.values()))
 
     def matrix(self, name: str) -> Matrix:
-        """The weight of a module and its bias, where it has one."""
+        """The weight of a module and its bias, where it has one; quantized weights are packed at first use."""
         if name not in self.matrices:
-            self.matrices[name] = Matrix(self.arrays[f"{name}.weight"], self.arrays.get(f"{name}.bias"))
+            weight = self.arrays[f"{name}.weight"]
+            if isinstance(weight, nf.QuantizedArray) and self.dtype in (nf.bfloat16, nf.float16):
+                del self.arrays[f"{name}.weight"]
+                weight = prepack(weight.operand)
+            self.matrices[name] = Matrix(weight, self.arrays.get(f"{name}.bias"))
         return self.matrices[name]
 
-    def __call__(self, ids: nf.Array, cache: Cache) -> nf.Array:
-        """Return the logits [B, L, V] of tokens that follow those in the cache, and put them there."""
-        first, length = cache.length, ids.shape[1]
-        window = self.shape.sliding_window
-        if window is not None and first + length > window:
-            raise SystemExit(f"{first + length} tokens do not fit in the sliding window of {window}")
-        positions = np.arange(first, first + length, dtype=np.float32)
-        angles = nf.asarray(np.tile(positions[:, None] * self.inverse, 2).astype(np.float32), device=ids.device)
+    def cache(self, length: int, batch: int = 1) -> nf.nn.InferenceParams:
+        """Room for keys and values of ``length`` tokens of each sequence."""
+        s = self.shape
+        options: dict[str, Any] = {"dtype": self.dtype, "device": self.table.device}
+        return nf.nn.InferenceParams(batch, length, s.num_key_value_heads, s.head_dim, **options)
+
+    def cache_bytes(self, length: int) -> int:
+        """Bytes of keys and values of ``length`` tokens in all layers."""
+        s = self.shape
+        return 2 * s.num_hidden_layers * s.num_key_value_heads * s.head_dim * np.dtype(self.dtype).itemsize * length
+
+    def angles(self, length: int) -> nf.Array:
+        """Rotary angles [length, D] of the first positions; made once per length."""
+        if length not in self._angles:
+            positions = np.arange(length, dtype=np.float32)[:, None]
+            table = np.tile(positions * self.inverse, 2).astype(np.float32)
+            self._angles = {length: nf.asarray(table, device=self.table.device)}
+        return self._angles[length]
+
+    def __call__(self, ids: nf.Array, cache: nf.nn.InferenceParams) -> nf.Array:
+        """Return the logits [B, L, V] of tokens ids [B, L], which `pre_step` of the cache has announced."""
         x = embedding(self.table, ids)
-        for layer in range(self.shape.num_hidden_layers):
-            x = x + self._attention(layer, self._norm(f"model.layers.{layer}.input_layernorm", x), angles, cache)
-            x = x + self._mlp(layer, self._norm(f"model.layers.{layer}.post_attention_layernorm", x))
+        for i, layer in enumerate(self.layers):
+            x = x + self._attention(layer, self._norm(f"model.layers.{i}.input_layernorm", x), cache)
+            x = x + self._mlp(i, self._norm(f"model.layers.{i}.post_attention_layernorm", x))
         x = self._norm("model.norm", x)
         tied = self.shape.tied or "lm_head.weight" not in self.arrays
         return nf.matmul(x, self.table.T) if tied else self.matrix("lm_head")(x)
@@ -208,8 +207,8 @@ class Llama:
     def _norm(self, name: str, x: nf.Array) -> nf.Array:
         return rms_norm(x, self.arrays[f"{name}.weight"], eps=self.shape.rms_norm_eps)
 
-    def _attention(self, layer: int, x: nf.Array, angles: nf.Array, cache: Cache) -> nf.Array:
-        s, name = self.shape, f"model.layers.{layer}.self_attn"
+    def _attention(self, layer: Layer, x: nf.Array, cache: nf.nn.InferenceParams) -> nf.Array:
+        s, name = self.shape, f"model.layers.{layer.layer_number}.self_attn"
         q, k, v = (
             self.matrix(f"{name}.{part}_proj")(x).reshape((*x.shape[:-1], heads, s.head_dim))
             for part, heads in (
@@ -220,9 +219,11 @@ class Llama:
         )
         if f"{name}.q_norm.weight" in self.arrays:  # Qwen3
             q, k = self._norm(f"{name}.q_norm", q), self._norm(f"{name}.k_norm", k)
-        k, v = cache.extend(layer, rope(k, angles), v)
+        angles = self.angles(cache.max_sequence_length)
+        q, k = cache.rotate(q, k, angles, angles)
         scale = s.head_dim**-0.5 * self.rope_factor**2  # YaRN's factor of cosines and sines, on both sides of q k^T
-        y = attention(rope(q, angles), k, v, attn_mask_type="causal_bottom_right", softmax_scale=scale)
+        window = None if s.sliding_window is None else (s.sliding_window - 1, 0)
+        y = cache.attend(layer, q, k, v, softmax_scale=scale, window_size=window)
         return self.matrix(f"{name}.o_proj")(y.reshape((*x.shape[:-1], -1)))
 
     def _mlp(self, layer: int, x: nf.Array) -> nf.Array:

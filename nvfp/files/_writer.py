@@ -44,9 +44,11 @@ class Writer:
     def __init__(self, folder: Path, dialect: Dialect, shard_size: int) -> None:
         self.folder, self.dialect, self.shard_size = folder, dialect, shard_size
         self.tensors: dict[str, np.ndarray] = {}
-        self.spelled: dict[str, Any] = {}
-        self.plain: list[str] = []
-        self.files: list[list[str]] = []
+        self.spelled: dict[str, Any] = {}  # of the arrays in `tensors`: their entries in the metadata, or
+        self.plain: list[str] = []  # their names
+        self.files = 0
+        self.places: dict[str, int] = {}  # tensor -> file
+        self.size = 0
         self.total = 0
         self.rows: dict[str, tuple[Row, Layout | None]] = {}
         self.dense: list[str] = []
@@ -56,19 +58,26 @@ class Writer:
         if not isinstance(name, str) or name in ("", "__metadata__"):
             raise ArgumentError(message(_OP, "names as str", repr(name), "rename this array"))
         whole = source.kept(name, self.dialect.name)
+        entry = None
         if whole is not None:
             tensors, row = whole
             self._keep(name, row, next(iter(tensors.values())))
         else:
-            tensors = self._spell(name, source.array(name))
+            tensors, entry = self._spell(name, source.array(name))
         size = sum(t.nbytes for t in tensors.values())
-        if self.tensors and size + sum(t.nbytes for t in self.tensors.values()) > self.shard_size:
+        if self.tensors and size + self.size > self.shard_size:
             self.flush()
-        taken = [t for t in tensors if t in self.tensors or any(t in file for file in self.files)]
+        taken = [tensor for tensor in tensors if tensor in self.places]
         if taken:
             do = "rename one of the arrays"
             raise ArgumentError(message(_OP, "names that are free", f"{taken} twice, once for {name}", do))
         self.tensors.update(tensors)
+        self.places.update(dict.fromkeys(tensors, self.files))
+        self.size += size
+        if entry is None:
+            self.plain += list(tensors)
+        else:
+            self.spelled[name] = entry
 
     def _keep(self, name: str, row: Row | None, value: np.ndarray) -> None:
         if row is not None:
@@ -79,7 +88,8 @@ class Writer:
         elif name.endswith(".weight") and value.ndim > 1:
             self.dense.append(module_of(name))
 
-    def _spell(self, name: str, value: Any) -> dict[str, np.ndarray]:
+    def _spell(self, name: str, value: Any) -> tuple[dict[str, np.ndarray], Any]:
+        """The tensors of an array, and its entry in the metadata of dialects that have one."""
         if isinstance(value, QuantizedArray):
             return self._quantized(name, value)
         if isinstance(value, Mapping) or value is None or isinstance(value, str):
@@ -95,18 +105,16 @@ class Writer:
             _, layout = self.rows[module]
             part = self.dialect.inputs[-1 if layout is not None and layout.bits == 4 else 0]
             self.static.add(module)
-            return {part.name(module): in_file(part, host.astype(np.float32))}
+            return {part.name(module): in_file(part, host.astype(np.float32))}, None
         self._keep(name, None, host)
-        self.plain.append(name)
-        return {name: host}
+        return {name: host}, None
 
-    def _quantized(self, name: str, q: QuantizedArray) -> dict[str, np.ndarray]:
+    def _quantized(self, name: str, q: QuantizedArray) -> tuple[dict[str, np.ndarray], Any]:
         if self.dialect.spell is not None:
             tensors, entry = self.dialect.spell(name, q)
-            self.spelled[name] = entry
             kind = entry.get("_type", self.dialect.name)
             self.rows[module_of(name)] = (Row(module_of(name), kind, q.dtype, q.shape), None)
-            return tensors
+            return tensors, entry
         layout = next((row for row in self.dialect.layouts if row.holds(q.dtype)), None)
         if layout is None:
             kinds = [row.kind for row in self.dialect.layouts]
@@ -115,29 +123,29 @@ class Writer:
             raise FileFormatError(message(_OP, f"dtypes of dialect {self.dialect.name} ({kinds})", got, do))
         parts = layout.written(*parts_of(name, q))
         self.rows[module_of(name)] = (Row(module_of(name), layout.kind, q.dtype, q.shape), layout)
-        return {layout.parts[role].name(name): np.asarray(value, order="C") for role, value in parts.items()}
+        return {layout.parts[role].name(name): np.asarray(value, order="C") for role, value in parts.items()}, None
 
     def flush(self) -> None:
         """Write one file under a number; `finish` gives it its name."""
         metadata = {"format": "pt"}  # transformers wants to see it
         if self.dialect.collect is not None:
             metadata.update(self.dialect.collect(self.spelled, self.plain))
-        write_tensors(self.folder / f"{len(self.files)}.part", self.tensors, metadata)
-        self.total += sum(t.nbytes for t in self.tensors.values())
-        self.files.append(list(self.tensors))
+        write_tensors(self.folder / f"{self.files}.part", self.tensors, metadata)
+        self.files += 1
+        self.total, self.size = self.total + self.size, 0
         self.tensors, self.spelled, self.plain = {}, {}, []
 
     def finish(self) -> Written:
         if self.tensors or not self.files:
             self.flush()
-        count = len(self.files)
+        count = self.files
         names = [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
         names = names if count > 1 else ["model.safetensors"]
         for i, name in enumerate(names):
             (self.folder / f"{i}.part").rename(self.folder / name)
         if count > 1:
-            places = {tensor: name for name, file in zip(names, self.files, strict=True) for tensor in file}
-            index = {"metadata": {"total_size": self.total}, "weight_map": dict(sorted(places.items()))}
+            places = {tensor: names[self.places[tensor]] for tensor in sorted(self.places)}
+            index = {"metadata": {"total_size": self.total}, "weight_map": places}
             (self.folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
         rows = tuple(row for row, _ in self.rows.values())
         return Written(rows, tuple(self.dense), frozenset(self.static & set(self.rows)), _producer())

@@ -6,8 +6,9 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 
+from nvfp.dtypes.dense import as_dtype
 from nvfp.dtypes.formats import QuantDType
-from nvfp.errors import NvfpError
+from nvfp.errors import DTypeError, NvfpError, message
 from nvfp.files.converting import KEEP, convert_model
 from nvfp.files.dialects.entry import Entry
 from nvfp.files.dialects.reading import DIALECTS
@@ -94,14 +95,28 @@ def _inspect(arguments: argparse.Namespace) -> Iterable[str]:
 
 
 def _convert(arguments: argparse.Namespace) -> Iterable[str]:
+    dtype = as_dtype(arguments.to)
+    if arguments.block is not None:
+        if not isinstance(dtype, QuantDType):
+            do = "name a quantized dtype, or leave --block out"
+            raise DTypeError(message("convert", "a quantized dtype with --block", dtype, do))
+        dtype = dtype.replace(block=arguments.block)
     convert_model(
-        arguments.source, arguments.target, arguments.to, dialect=arguments.dialect, include=arguments.include,
+        arguments.source, arguments.target, dtype, dialect=arguments.dialect, include=arguments.include,
         exclude=arguments.exclude, device=arguments.device, shard_size=arguments.shard_size,
         progress=not arguments.quiet,
     )  # fmt: skip
     made = open_checkpoint(arguments.target, device="cpu")
     quantized = sum(isinstance(entry.dtype, QuantDType) for entry in made.entries.values())
     return [f"{arguments.target}: {quantized} quantized arrays", *_totals(made, list(made.entries.values()))]
+
+
+def _block(text: str) -> int | tuple[int, int]:
+    """A length along rows, or lengths over both axes."""
+    lengths = [int(part) for part in text.split("x")]
+    if len(lengths) not in (1, 2) or min(lengths) < 1:
+        raise ValueError(text)
+    return lengths[0] if len(lengths) == 1 else (lengths[0], lengths[1])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     make.add_argument("source")
     make.add_argument("target", help="a folder that does not exist yet")
     make.add_argument("--to", required=True, metavar="DTYPE", help="nvfp4, mxfp8, fp8_e4m3, ... or bfloat16")
+    make.add_argument("--block", type=_block, metavar="N|RxC", help="another block, e.g. 128x128 for dialect deepseek")
     make.add_argument("--dialect", choices=sorted(DIALECTS), help="whose spelling; default: one that has the dtype")
     make.add_argument("--include", nargs="+", metavar="PATTERN", help="names to convert; default: matrices")
     make.add_argument("--exclude", nargs="+", metavar="PATTERN", help=f"names to leave; default: {' '.join(KEEP)}")

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from nvfp.arrays.array import Array
+from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.convert import asnumpy
 from nvfp.arrays.functions.quantization import quantize
 from nvfp.arrays.quantized import QuantizedArray
 from nvfp.dtypes.dense import DType, as_dtype, float32
 from nvfp.dtypes.formats import QuantDType
+from nvfp.dtypes.scales import tensor_scale_from_amax
 from nvfp.errors import DTypeError, FileFormatError, message
 from nvfp.files.dialects import geometry
 from nvfp.files.dialects.dialect import Row
@@ -24,6 +26,7 @@ from nvfp.files.dialects.layout import in_file, inverse
 from nvfp.files.dialects.reading import DIALECTS
 from nvfp.files.models import Checkpoint, Patterns, chosen, open_checkpoint
 from nvfp.files.writing import chosen_dialect, kept, size_of, write_model
+from nvfp.kernels.amax import amax
 from nvfp.optional import has, need
 
 _OP = "convert_model"
@@ -148,10 +151,10 @@ class _Conversion:
             if geometry.same(found.dtype, self.dtype) and found.axis == found.ndim - 1:
                 return found
             found = found.astype(float32)
-        q = quantize(found, self.dtype)
-        if not self.dtype.tensor_scale or self.dtype.per_row_tensor_scale or not _inverted(self.dialect, self.dtype):
-            return q
-        word = np.asarray(q.tensor_scale, np.float32)
+        if self.dtype.per_row_tensor_scale or not _inverted(self.dialect, self.dtype):
+            return quantize(found, self.dtype)
+        largest: Any = asnumpy(wrap(amax(found.raw, finite=True)))
+        word = tensor_scale_from_amax(largest, self.dtype.element, self.dtype.scale, self.dtype.scale_bound)
         return quantize(found, self.dtype, tensor_scale=_held(self.dialect, self.dtype, word))
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import platform
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,6 +33,11 @@ DTYPES: dict[str, np.dtype | None] = {
 _BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 _LONGEST = 100_000_000  # bytes of a header, the format's own limit
 _OP = "open_checkpoint"
+# Without it Linux refuses to map a file larger than the memory, since each page might be written to. Python knows the
+# flag from 3.13 on; its value is that of these machines.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if platform.machine() in ("x86_64", "aarch64") else 0) * (
+    sys.platform == "linux"
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,8 @@ def map_file(path: Path) -> Any:
     """
     with path.open("rb") as file:
         try:
+            if hasattr(mmap, "MAP_PRIVATE"):
+                return mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE | _NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE)
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except ValueError:
             _refuse(path.name, "an empty file")

@@ -6,6 +6,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -43,7 +44,8 @@ class Plan:
         stated: the statement as it stands in the file.
         ignore: modules that are left in high precision.
         rules: (targets, rule) in the order of the file; ``None`` for every module.
-        excludes: says whether a name belongs to an entry of ``ignore``.
+        excludes: says whether a name fits a pattern of ``ignore``.
+        inner: whether an entry of ``ignore`` means what lies in that module, too.
     """
 
     method: str | None = None
@@ -51,6 +53,7 @@ class Plan:
     ignore: tuple[str, ...] = ()
     rules: tuple[tuple[tuple[str, ...] | None, Rule], ...] = ()
     excludes: Callable[[str, str], bool] = fnmatch.fnmatchcase
+    inner: bool = False
 
     def ignored(self, module: str) -> bool:
         """Whether a module is to be left in high precision.
@@ -58,7 +61,14 @@ class Plan:
         Args:
             module: name without ``.weight``.
         """
-        return any(self.excludes(module, entry) for entry in self.ignore)
+        names = module.split(".")
+        around = (".".join(names[:n]) for n in range(len(names), 0, -1)) if self.inner else (module,)
+        return any(n in self._ignored for n in around) or any(self.excludes(module, p) for p in self._wild)
+
+    @cached_property
+    def _wild(self) -> list[str]:
+        """The entries of ``ignore`` that are patterns."""
+        return [entry for entry in self.ignore if entry.startswith("re:") or set(entry) & set("*?[")]
 
     def rule(self, module: str) -> Rule:
         """Return what is said of the weight of a module: by its name first, then by class.
@@ -66,9 +76,26 @@ class Plan:
         Args:
             module: name without ``.weight``.
         """
-        exact = [rule for targets, rule in self.rules if targets and any(_names(module, t) for t in targets)]
-        wide = [rule for targets, rule in self.rules if targets is None or "Linear" in targets]
-        return (exact or wide or [Rule()])[0]
+        named = self._by_name.get(module)
+        fits = (rule for pattern, rule in self._patterns if _names(module, pattern))
+        return named or next(fits, None) or self._everywhere
+
+    @cached_property
+    def _ignored(self) -> frozenset[str]:
+        return frozenset(self.ignore)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Rule]:
+        """Rules by the names that they target; the first of two holds."""
+        return {target: rule for targets, rule in reversed(self.rules) for target in targets or ()}
+
+    @cached_property
+    def _patterns(self) -> list[tuple[str, Rule]]:
+        return [(t, rule) for targets, rule in self.rules for t in targets or () if t.startswith("re:")]
+
+    @cached_property
+    def _everywhere(self) -> Rule:
+        return next((rule for targets, rule in self.rules if targets is None or "Linear" in targets), Rule())
 
 
 def read_plan(folder: Path) -> tuple[dict[str, Any], Plan]:
@@ -123,7 +150,7 @@ def _fine_grained(stated: Mapping[str, Any]) -> Plan:
     block = _pair(stated, "weight_block_size")
     rule = Rule(8, "float", "block" if block else None, None, block)
     ignore = _texts(stated, "modules_to_not_convert") or _texts(stated, "ignored_layers")
-    return Plan("fp8", stated, ignore, ((None, rule),), _inside)
+    return Plan("fp8", stated, ignore, ((None, rule),), inner=True)
 
 
 def _compressed(stated: Mapping[str, Any]) -> Plan:
@@ -165,7 +192,7 @@ def _gpt_oss(stated: Mapping[str, Any]) -> Plan:
 
 
 def _named(method: str) -> Callable[[Mapping[str, Any]], Plan]:
-    return lambda stated: Plan(method, stated, _texts(stated, "modules_to_not_convert"), (), _inside)
+    return lambda stated: Plan(method, stated, _texts(stated, "modules_to_not_convert"), inner=True)
 
 
 _READERS: dict[str, Callable[[Mapping[str, Any]], Plan]] = {
@@ -186,11 +213,6 @@ def _names(module: str, target: str) -> bool:
         return re.match(target[3:], module) is not None
     except (re.error, RecursionError, OverflowError):
         _refuse(f"the pattern {target[:60]}")
-
-
-def _inside(module: str, entry: str) -> bool:
-    """transformers: a module, or one that lies in it."""
-    return module == entry or module.startswith(f"{entry}.")
 
 
 def _get(fields: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:

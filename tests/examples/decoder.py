@@ -69,6 +69,7 @@ def logits(config: Mapping[str, Any], weights: Mapping[str, np.ndarray], ids: li
             q, k = turned(parts["q"][:, head]), turned(parts["k"][:, head * groups // heads])
             score = q @ k.T / math.sqrt(dim)
             score[np.triu_indices(len(ids), 1)] = -np.inf
+            score[np.tril_indices(len(ids), -(config.get("sliding_window") or len(ids)))] = -np.inf
             p = np.exp(score - score.max(-1, keepdims=True))
             seen.append(p / p.sum(-1, keepdims=True) @ parts["v"][:, head * groups // heads])
         x = x + linear(f"{name}.self_attn.o_proj", np.concatenate(seen, -1))

@@ -30,6 +30,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "linear": {"model_type": "llama", "rope_parameters": LINEAR},
     "llama3": {"model_type": "llama", "rope_parameters": LLAMA3},
     "yarn": {"model_type": "llama", "rope_parameters": YARN},
+    "window": {"model_type": "mistral", "rope_parameters": PLAIN, "sliding_window": 4},
     "qwen2": {"model_type": "qwen2", "rope_parameters": PLAIN, "tie_word_embeddings": True},
     "qwen3": {"model_type": "qwen3", "rope_parameters": PLAIN, "head_dim": 32},
 }
@@ -83,8 +84,17 @@ def _model(folder: Path, name: str, dtype: Any = nf.float32) -> tuple[dict[str, 
 
 
 def _logits(llama: Any, model: Any, ids: list[int]) -> np.ndarray:
+    return np.concatenate(_pieces(model, [ids]))
+
+
+def _pieces(model: Any, steps: list[list[int]]) -> list[np.ndarray]:
+    """Logits of the tokens of each step."""
+    cache, found = model.cache(sum(map(len, steps))), []
     with nf.no_grad():
-        return np.asarray(model(nf.asarray([ids]), llama.Cache()))[0]
+        for step in steps:
+            cache.pre_step({0: len(step)})
+            found.append(np.asarray(model(nf.asarray([step]), cache))[0])
+    return found
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -95,17 +105,15 @@ def test_logits(device: Any, llama: Any, tmp_path: Path, name: str) -> None:
     check(found, wanted, "llama", scale=float(np.abs(wanted).max()))
 
 
-@pytest.mark.parametrize("name", ["llama", "yarn"])
+@pytest.mark.parametrize("name", ["llama", "yarn", "window"])
 def test_the_cache_changes_nothing(device: Any, llama: Any, tmp_path: Path, name: str) -> None:
     """Logits of a prompt in two pieces and single tokens are those of the whole."""
     _model(tmp_path / "m", name)
-    model, cache = llama.load(tmp_path / "m", dtype=nf.float32), llama.Cache()
-    steps = [IDS[:4], IDS[4:7], *([i] for i in IDS[7:])]
-    with nf.no_grad():
-        pieces = [np.asarray(model(nf.asarray([step]), cache))[0] for step in steps]
+    model = llama.load(tmp_path / "m", dtype=nf.float32)
+    pieces = _pieces(model, [IDS[:4], IDS[4:7], *([i] for i in IDS[7:])])
     whole = _logits(llama, model, IDS)
     check(np.concatenate(pieces), whole, "llama", scale=float(np.abs(whole).max()))
-    assert cache.length == len(IDS) and cache.nbytes == 2 * 2 * len(IDS) * 2 * 16 * 4
+    assert model.cache_bytes(len(IDS)) == 2 * 2 * len(IDS) * 2 * 16 * 4
 
 
 @pytest.mark.parametrize("fmt", ["nvfp4", "mxfp8", "fp8_e4m3", "mxint8"])
@@ -146,10 +154,10 @@ def test_generation_stops_and_refuses(llama: Any, tmp_path: Path) -> None:
     assert list(llama.generate(model, IDS, 4, stop=made[1:2])) == made[:2]
     for changes in (
         {"model_type": "mixtral"}, {"hidden_act": "gelu"}, {"rope_parameters": {"rope_type": "dynamic"}},
-        {"partial_rotary_factor": 0.5}, {"model_type": "mistral", "sliding_window": 4},
+        {"partial_rotary_factor": 0.5},
     ):  # fmt: skip
-        with pytest.raises(SystemExit, match=r"not built here|sliding window"):
-            llama.Llama({**config, **changes}, model.arrays, nf.float32)(nf.asarray([IDS]), llama.Cache())
+        with pytest.raises(SystemExit, match="not built here"):
+            llama.Llama({**config, **changes}, model.arrays, nf.float32)
 
 
 @pytest.mark.oracle
@@ -163,3 +171,30 @@ def test_logits_of_transformers(llama: Any, tmp_path: Path, name: str) -> None:
         wanted = theirs(torch.tensor([IDS])).logits[0].numpy()
     found = _logits(llama, llama.load(tmp_path / "m", dtype=nf.float32), IDS)
     check(found, wanted, "llama", scale=float(np.abs(wanted).max()))
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("dialect", "dtype"),
+    [
+        *(("compressed-tensors", fmt) for fmt in ("nvfp4", "mxfp4", "mxfp8", "fp8_e4m3")),
+        *(("torchao", fmt) for fmt in ("nvfp4", "fp8_e4m3")),
+        ("deepseek", "blocks"),
+    ],
+)
+def test_transformers_loads_converted_folders(llama: Any, tmp_path: Path, dialect: str, dtype: str) -> None:
+    """From config.json to logits: the folder is one that transformers takes for a quantized model."""
+    transformers, torch = need_oracle("transformers"), need_oracle("torch")
+    need_oracle({"torchao": "torchao", "deepseek": "accelerate"}.get(dialect, "compressed_tensors"))
+    _model(tmp_path / "m", "llama", nf.bfloat16)
+    fmt = nf.QuantDType(element="float8_e4m3fn", block=(32, 32), scale="float32", nonfinite="saturate")
+    nf.files.convert_model(tmp_path / "m", tmp_path / "q", fmt if dtype == "blocks" else dtype, dialect=dialect)
+    options = {}
+    if dialect == "deepseek":  # its kernels need a GPU
+        options["quantization_config"] = transformers.FineGrainedFP8Config(dequantize=True, weight_block_size=(32, 32))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "q", dtype=torch.bfloat16, **options)
+    with torch.no_grad():
+        wanted = theirs(torch.tensor([IDS])).logits[0].float().numpy()
+    found = _logits(llama, llama.load(tmp_path / "q", dtype=nf.float32), IDS)
+    check(found, wanted, "llama", nf.bfloat16, scale=float(np.abs(wanted).max()))

@@ -127,6 +127,21 @@ def test_the_commands(source: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert lines[-1].startswith("total: 3 arrays") and "left in high precision: embed_tokens, lm_head" in lines[-1]
 
 
+def test_blocks_of_the_command_line(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["convert", str(source), str(tmp_path / "t"), "--to", "fp8_e4m3", "--quiet", "--dialect", "deepseek"]
+    assert program.main([*base, "--block", "32x32"]) == 0
+    made = nf.files.open_checkpoint(tmp_path / "t")
+    assert made.config["quantization_config"]["weight_block_size"] == [32, 32]
+    assert made.tensors[f"{UP}_scale_inv"].shape == (2, 2) and made[UP].dtype.block == (32, 32)
+    wanted = nf.quantize(nf.files.open_checkpoint(source)[UP], nf.fp8_e4m3.replace(block=(32, 32)))
+    assert np.array_equal(np.asarray(made[UP]), np.asarray(wanted))
+    for block in ("0", "32x", "1x2x3", "x"):
+        with pytest.raises(SystemExit):
+            program.main([*base, "--block", block])
+    assert program.main([*base[:3], "--to", "bfloat16", "--block", "32"]) == 1
+    assert "a quantized dtype with --block" in capsys.readouterr().err
+
+
 def test_failed_commands_say_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["inspect", str(tmp_path / "none")]) == 1
     assert "nvfp inspect: [open_checkpoint] expected a folder or file" in capsys.readouterr().err

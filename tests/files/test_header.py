@@ -34,6 +34,20 @@ def test_a_mapped_file_is_written_to_in_memory_only(tmp_path: Any) -> None:
     assert (tmp_path / "x").read_bytes() == content(TENSORS)
 
 
+def test_files_larger_than_the_memory_are_mapped(tmp_path: Any) -> None:
+    """A sparse file of a TiB: only what is looked at costs anything."""
+    size = 1 << 40
+    text = joined({"x": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}, b"")
+    (tmp_path / "x").write_bytes(text)
+    with (tmp_path / "x").open("r+b") as file:
+        file.truncate(len(text) + size)
+    mapped = map_file(tmp_path / "x")
+    found = array_of(mapped, read_header(mapped, "x")[0]["x"])
+    assert found.shape == (size,) and found[-1] == 0
+    found[0] = 1
+    assert (tmp_path / "x").stat().st_blocks < 100
+
+
 def _changed(**changes: Any) -> bytes:
     table = header(TENSORS)
     for name, fields in changes.items():

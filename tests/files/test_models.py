@@ -147,6 +147,22 @@ def test_configurations_of_modelopt(tmp_path: Path) -> None:
         nf.files.open_checkpoint(path)
 
 
+def test_what_ignore_lists_mean(tmp_path: Path) -> None:
+    """transformers names modules and all in them, Model Optimizer shell patterns, compressed-tensors expressions."""
+    from nvfp.files.quant_config import plan_of
+
+    stated: dict[str, dict[str, Any]] = {
+        "fp8": {"quant_method": "fp8", "modules_to_not_convert": ["a.b", "c"]},
+        "modelopt": {"quant_method": "modelopt", "exclude_modules": ["a.b*", "c"]},
+        "compressed-tensors": {"quant_method": "compressed-tensors", "ignore": [r"re:a\.b(\..*)?$", "c"]},
+    }
+    for fields in stated.values():
+        plan = plan_of({"quantization_config": fields})
+        found = [plan.ignored(name) for name in ("a.b", "a.b.d", "c", "a", "a.c", "d.c", "cc")]
+        assert found == [True, True, True, False, False, False, False]
+    assert plan_of({}).rule("x").bits is None and not plan_of({}).ignored("x")
+
+
 def test_a_checkpoint_is_a_mapping(device: Any, tmp_path: Path) -> None:
     path = folder(tmp_path / "m", {**NVFP4, "norm.weight": np.ones(3, np.float32)})
     checkpoint = nf.files.open_checkpoint(path)

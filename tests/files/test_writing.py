@@ -29,6 +29,17 @@ def test_shards_and_their_index(device: Any, tmp_path: Path) -> None:
         assert file.metadata() == {"format": "pt"}
 
 
+@pytest.mark.parametrize("dialect", ["nvfp", "torchao"])
+def test_the_metadata_of_a_shard_are_those_of_its_tensors(tmp_path: Path, dialect: str) -> None:
+    arrays = {f"{i}.weight": nf.full((4, 32), i, device="cpu").astype(nf.mxfp8) for i in range(3)}
+    nf.files.save_model(tmp_path / "m", arrays, dialect=dialect, shard_size=150)
+    files = sorted((tmp_path / "m").glob("*.safetensors"))
+    assert len(files) == 3
+    for file, (name, array) in zip(files, arrays.items(), strict=True):
+        found = nf.files.load_model(file)
+        assert list(found) == [name] and nf.array_equal(found[name], array)
+
+
 def test_configuration_of_what_was_written(tmp_path: Path) -> None:
     q = nf.ones((4, 32), device="cpu").astype(nf.nvfp4)
     arrays = {"l.weight": q, "head.weight": nf.ones((2, 2), device="cpu"), "norm.weight": nf.ones((2,), device="cpu")}

@@ -18,7 +18,7 @@ _CODES = Part("{}", ("F8_E4M3", "F8_E5M2"))
 
 LAYOUTS = (
     Layout(
-        "fp8-block", _CODES, Part("{}_scale_inv", FLOATS), None, geometry.float_scaled, geometry.is_square_scaled,
+        "fp8-block", _CODES, Part("{}_scale_inv", FLOATS), None, geometry.block_scaled, geometry.is_square_scaled,
         bits=8,
     ),
     Layout(

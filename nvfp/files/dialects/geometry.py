@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -54,6 +56,12 @@ def float_scaled(found: Found, rule: Rule) -> tuple[QuantDType, tuple[int, ...]]
     return _eight_bits(found, rule, el.float32, _PLAIN[found.codes])
 
 
+def block_scaled(found: Found, rule: Rule) -> tuple[QuantDType, tuple[int, ...]]:
+    """FP8 with float32 scales per block of the last two axes, small arrays of one block too; or one per tensor."""
+    unsaid = rule.strategy is None and len(found.scale) >= 2
+    return float_scaled(found, dataclasses.replace(rule, strategy="block") if unsaid else rule)
+
+
 def e8m0_blocks(found: Found, rule: Rule) -> tuple[QuantDType, tuple[int, ...]]:
     """FP8 in blocks of the last two axes whose scales are powers of two."""
     return _eight_bits(found, rule, el.float8_e8m0fnu, None)
@@ -74,7 +82,7 @@ def two_level(found: Found, rule: Rule) -> tuple[QuantDType, tuple[int, ...]]:
     fmt, scales = _groups(found, rule, nvfp4)
     if found.tensor is None:
         return fmt.replace(tensor_scale=False), scales
-    if int(np.prod(found.tensor)) == 1:
+    if math.prod(found.tensor) == 1:
         return fmt, scales
     if len(found.shape) == 3 and found.tensor in ((found.shape[0],), (found.shape[0], 1), (found.shape[0], 1, 1)):
         return fmt.replace(per_row_tensor_scale=True), scales
@@ -155,6 +163,12 @@ def named(fmt: QuantDType) -> QuantDType:
     return next(rows, fmt)
 
 
+@cache
+def _made(element: Element, block: int | tuple[int, int] | None, scale: Element) -> QuantDType:
+    mark: Nonfinite = "saturate" if scale == el.float32 else "nan_block"
+    return named(QuantDType(element=element, block=block, scale=scale, nonfinite=mark))
+
+
 def _groups(found: Found, rule: Rule, row: QuantDType) -> tuple[QuantDType, tuple[int, ...]]:
     fmt = row if rule.group in (None, row.block) else row.replace(block=rule.group)
     if not found.shape:
@@ -174,8 +188,7 @@ def _eight_bits(
             continue
         if block is None and plain is not None:
             return plain, ()
-        mark: Nonfinite = "saturate" if scale == el.float32 else "nan_block"
-        return named(QuantDType(element=element, block=block, scale=scale, nonfinite=mark)), shape
+        return _made(element, block, scale), shape
     said = f" by {rule.strategy}" if rule.strategy else ""
     block = rule.block or (128, 128)
     raise found.refuse(f"one scale per tensor, row, group or {block[0]}x{block[1]} block{said}")
@@ -184,7 +197,7 @@ def _eight_bits(
 def _granularities(found: Found, rule: Rule) -> Iterator[tuple[str, int | tuple[int, int] | None, tuple[int, ...]]]:
     """(strategy, block, shape of the scales) of every reading that the shapes allow, the likeliest first."""
     shape, scale = found.shape, found.scale
-    if int(np.prod(scale)) == 1 and (0 not in shape or len(scale) < 2):
+    if math.prod(scale) == 1 and (0 not in shape or len(scale) < 2):
         yield "tensor", None, ()
     if len(shape) < 2 or 0 in shape:
         return

@@ -26,7 +26,7 @@ class Part:
     """One tensor of a quantized one.
 
     Attributes:
-        pattern: its name, with ``{}`` for the name of the whole (``model.layers.0.mlp.up_proj.weight``).
+        pattern: its name: ``{}`` for the name of the whole (``model.layers.0.mlp.up_proj.weight``), and what follows.
         dtypes: what it may be in a file; the first is written.
         inverse: whether the file holds 1 / value.
         single: shape of a single value in the file.
@@ -43,7 +43,7 @@ class Part:
         Args:
             whole: of the quantized tensor.
         """
-        return self.pattern.format(whole)
+        return whole + self.pattern[2:]
 
     def whole(self, name: str) -> str | None:
         """Return the name of the quantized tensor that ``name`` would be this part of.

@@ -30,6 +30,7 @@ _BESIDE = ("k_scale", "v_scale", "q_scale", "kv_scale", "prob_scale", "output_sc
 _NARROW = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2")
 _MARKS = ("scale", "zero_point", "packed", "blocks", "qdata", "absmax", "quant_map", "g_idx", "codes")
 _FOREIGN = ("qweight", "qzeros", "g_idx", "weight_packed", "weight_scale", "weight_scale_inv", "weight_zero_point")
+_SHOWN = 4  # problems in a message
 
 Tensors = Mapping[str, TensorEntry]
 
@@ -56,37 +57,43 @@ def explain(shards: Shards, plan: Plan) -> tuple[str, dict[str, Entry]]:
     if plan.method is not None:
         known = [d for d in known if plan.method in d.methods]
         known.sort(key=lambda d: d.methods[0] != plan.method)
-    tried = []
     for dialect in known:
-        entries, problems = _read(dialect, tensors, plan)
+        entries, problems = _read(dialect, tensors, plan, most=1)
         if not problems:
             return dialect.name, entries
-        tried.append((len(problems), dialect.name, problems))
-    count, name, problems = min(tried, key=lambda t: t[0])
-    more = f" and {count - 4} more" if count > 4 else ""
+    tried = [(dialect.name, _read(dialect, tensors, plan)[1]) for dialect in known]
+    name, problems = min(tried, key=lambda t: len(t[1]))
+    count = len(problems)
+    more = f" and {count - _SHOWN} more" if count > _SHOWN else ""
     stated = f" of quant_method {plan.method}" if plan.method else ""
-    got = f"{'; '.join(problems[:4])}{more} (nearest dialect: {name})"
+    got = f"{'; '.join(problems[:_SHOWN])}{more} (nearest dialect: {name})"
     return _refuse(f"weights with their scales, in one dialect{stated}", got, "check the files and quantization_config")
 
 
-def _read(dialect: Dialect, tensors: Tensors, plan: Plan) -> tuple[dict[str, Entry], list[str]]:
-    """The arrays of a dialect, and what it does not explain."""
+def _read(
+    dialect: Dialect, tensors: Tensors, plan: Plan, most: int | None = None
+) -> tuple[dict[str, Entry], list[str]]:
+    """The arrays of a dialect, and what it does not explain; after ``most`` problems it gives up."""
     entries: dict[str, Entry] = {}
     problems: list[str] = []
     used: set[str] = set()
+    rows = {dtype: [r for r in dialect.layouts if dtype in r.codes.dtypes] for dtype in DTYPES}
     for name, tensor in tensors.items():
-        claims = [(row, whole) for row in dialect.layouts if (whole := row.claim(tensor, tensors)) is not None]
+        claims = [(row, whole) for row in rows[tensor.dtype] if (whole := row.claim(tensor, tensors)) is not None]
         if not claims:
             continue
+        if len(problems) == most:
+            return entries, problems
         row, whole = claims[0]
         parts = [part.name(whole) for part in row.parts.values()]
         if len(claims) > 1 or whole in entries or used & set(parts):
-            problems.append(f"{name} fits {' and '.join(r.kind for r, _ in claims)}: {_siblings(name, tensors)}")
+            kinds = " and ".join(r.kind for r, _ in claims)
+            problems.append(f"{name} fits {kinds}: {_siblings(name, tensors, problems)}")
             continue
         used |= set(parts)
         module = whole.removesuffix(".weight")
         if plan.ignored(module):
-            problems.append(f"{name} is quantized, but in the ignore list: {_siblings(name, tensors)}")
+            problems.append(f"{name} is quantized, but in the ignore list: {_siblings(name, tensors, problems)}")
             continue
         rule = plan.rule(module)
         if (rule.bits, rule.kind) not in ((None, None), (row.bits, "float"), (row.bits, None)):
@@ -95,18 +102,27 @@ def _read(dialect: Dialect, tensors: Tensors, plan: Plan) -> tuple[dict[str, Ent
         tensor_scale = tensors[parts[2]].shape if len(parts) > 2 else None
         found = Found(whole, row.shape(tensor), tensor.dtype, tensors[parts[1]].shape, tensor_scale)
         entries[whole] = quantized_entry(whole, row, tensors, row.fit(found, rule))
-    _rest(dialect, tensors, used, entries, problems)
+    _rest(dialect, tensors, used, entries, problems, most)
     return entries, problems
 
 
-def _rest(dialect: Dialect, tensors: Tensors, used: set[str], entries: dict[str, Entry], problems: list[str]) -> None:
+def _rest(
+    dialect: Dialect,
+    tensors: Tensors,
+    used: set[str],
+    entries: dict[str, Entry],
+    problems: list[str],
+    most: int | None = None,
+) -> None:
     """Static input scales and dense tensors; everything that looks like a part of something is a problem."""
     for name, tensor in tensors.items():
+        if len(problems) == most:
+            return
         if name in used:
             continue
         found = _static(dialect, tensor) or (None if is_part(name, tensors) else dense_entry(tensor))
         if found is None or found.name in entries:
-            problems.append(f"{tensor}: {_siblings(name, tensors)}")
+            problems.append(f"{tensor}: {_siblings(name, tensors, problems)}")
         else:
             entries[found.name] = found
 
@@ -125,7 +141,7 @@ def _with_the_rest(tensors: Tensors, entries: dict[str, Entry]) -> dict[str, Ent
     problems: list[str] = []
     _rest(PLAIN, tensors, used, entries, problems)
     if problems:
-        _refuse("weights with their scales", "; ".join(problems[:4]), "check the metadata of the files")
+        _refuse("weights with their scales", "; ".join(problems[:_SHOWN]), "check the metadata of the files")
     return entries
 
 
@@ -161,8 +177,10 @@ def _sisters(prefix: str, last: str, tensors: Tensors) -> bool:
     return any(f"{prefix}{other}" in tensors for other in ("blocks", "scales", "qdata") if other != last)
 
 
-def _siblings(name: str, tensors: Tensors) -> str:
-    """What the files hold in the module of a tensor."""
+def _siblings(name: str, tensors: Tensors, problems: list[str]) -> str:
+    """What the files hold in the module of a tensor; of the first few problems, which are those that are shown."""
+    if len(problems) >= _SHOWN:
+        return ""
     module = name.rpartition(".")[0]
     found = [str(t).removeprefix(f"{module}.") for n, t in tensors.items() if n.rpartition(".")[0] == module]
     return f"{module or 'the root'} has {', '.join(found[:8])}{' ...' if len(found) > 8 else ''}"
