@@ -255,7 +255,9 @@ class InferenceParams:
         length = q.shape[1]
         plain = causal or all(n == length for n in self._fresh)
         if length > 1 and left < 0 and plain and self._all_new() and not capturing(q.raw):
-            return attention(q, k, v, attn_mask_type="causal" if causal else "no_mask", softmax_scale=softmax_scale)
+            kind = "causal" if causal else "no_mask"
+            y: Array = attention(q, k, v, attn_mask_type=kind, softmax_scale=softmax_scale)
+            return y
         return wrap(
             attention_decode(
                 _rows(q.raw), keys.raw, values.raw, self._table, self._starts, self._new,
