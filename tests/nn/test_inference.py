@@ -231,10 +231,10 @@ def test_what_does_not_fit(device: Any) -> None:
         nf.nn.DotProductAttention(2, 8, layer_number=1).eval()(q, q, q, inference_params=cache)
     with pytest.raises(ArgumentError, match="'arbitrary'"):
         layer(q, q, q, attn_mask_type="arbitrary", inference_params=cache)
-    with pytest.raises(NotBuiltError, match=r"with inference_params. expected attention_mask=None"):
+    with pytest.raises(NotBuiltError, match=r"inference_params\] expected attention_mask=None"):
         layer(q, q, q, nf.zeros((1, 1, 1, 2), dtype=nf.bool), attn_mask_type="padding", inference_params=cache)
     capped = nf.nn.DotProductAttention(2, 8, softcap=5.0).eval()
-    with pytest.raises(NotBuiltError, match=r"with inference_params. expected softcap=0\.0"):
+    with pytest.raises(NotBuiltError, match=r"inference_params\] expected softcap=0\.0"):
         capped(q, q, q, inference_params=cache)
     with pytest.raises(NotBuiltError, match="window to the left"):
         layer(q, q, q, attn_mask_type="no_mask", window_size=(2, 2), inference_params=cache)
