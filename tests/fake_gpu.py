@@ -240,10 +240,12 @@ def fake_gpu() -> list[Event]:
         return EVENTS
     sys.modules["cupy"] = _cupy()
     from nvfp import device
+    from nvfp.kernels import _prepared
     from nvfp.kernels.cublaslt import binding as cublaslt
     from nvfp.kernels.cuda._loader import Kernel
     from nvfp.kernels.cudnn import binding as cudnn, plan
 
+    _prepared.watched = lambda: True  # every call names its arrays
     Kernel.function = _launcher  # type: ignore[method-assign, assignment]
     state = SimpleNamespace(
         handle=1, lock=contextlib.nullcontext(), constant=lambda compute, one: 512, workspace=lambda _: 256

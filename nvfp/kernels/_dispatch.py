@@ -18,6 +18,7 @@ Kind = Literal["cpu", "cuda"]
 _modules: dict[tuple[str, str], Any] = {}
 _load: Callable[[str], Any] = import_module
 KINDS: dict[type, Kind] = {np.ndarray: "cpu"}  # of the array types seen so far
+CUDA_TYPES: list[type] = []  # those of CUDA arrays
 _SCALARS = (bool, int, float)
 
 
@@ -31,6 +32,7 @@ def kind_of(array: Any) -> Kind:
             kind = "cpu"
         elif type(array).__module__.partition(".")[0] == "cupy":
             kind = "cuda"
+            CUDA_TYPES.append(type(array))
         else:
             name = type(array).__name__
             raise DTypeError(message("kernels", "a NumPy or CuPy array", name, "convert it with nf.asarray"))
@@ -51,6 +53,11 @@ def load_with(load: Callable[[str], Any]) -> None:
     global _load
     _load = load
     _modules.clear()
+
+
+def watched() -> bool:
+    """Whether somebody looks at how modules are called: then every call goes through them."""
+    return _load is not import_module
 
 
 def backend(stem: str, *arrays: Any) -> Any:

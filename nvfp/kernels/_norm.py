@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import numpy as np
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels._check import FLOAT32, FLOAT32_MAX, check_out
 from nvfp.kernels._dense import check_computed, check_like, contiguous
-from nvfp.kernels._dispatch import KINDS, module
 
 
 def check_norm(op: str, x: Any, weight: Any, bias: Any | None = None) -> None:
@@ -69,50 +67,6 @@ def check_residual(op: str, x: Any, residual: Any | None, total: Any | None) -> 
 def residual_rows(residual: Any | None, total: Any | None) -> tuple[Any | None, Any | None]:
     """Return both as contiguous rows; what takes the sum is ``total`` itself where a kernel can write it."""
     return (None, None) if residual is None else (as_rows(residual), as_rows(total))
-
-
-# Forward calls on CUDA arrays whose kind was checked and decided before, by all that decides it.
-Ready = Callable[[Any, Any, Any, Any], Any]
-_ready: dict[tuple[Any, ...], Ready] = {}
-_MOST_READY = 4096
-Key = tuple[Any, ...] | None
-
-
-def ready_key(stem: str, x: Any, weight: Any, bias: Any | None, out: Any | None, eps: float, zero: bool) -> Key:
-    """Return what decides a forward call: types, shapes, strides, alignment, options; None off CUDA."""
-    array = type(x)
-    if KINDS.get(array) != "cuda" or type(weight) is not array or type(eps) is not float:
-        return None
-    at = x.data.ptr | weight.data.ptr
-    second = last = None
-    if bias is not None:
-        if type(bias) is not array:
-            return None
-        at |= bias.data.ptr
-        second = bias.shape, bias.strides, bias.dtype
-    if out is not None:
-        if type(out) is not array:
-            return None
-        at |= out.data.ptr
-        last = out.shape, out.strides, out.dtype
-    plain = x.shape, x.strides, x.dtype, weight.shape, weight.strides, weight.dtype
-    return stem, plain, second, last, at & 15, eps, bool(zero)
-
-
-def find_ready(key: Key) -> Ready | None:
-    """Return what `keep_ready` has kept: ``call(x, weight, bias, out)`` gives the results of the contract."""
-    return None if key is None else _ready.get(key)
-
-
-def keep_ready(
-    key: Key, stem: str, x: Any, weight: Any, bias: Any | None, out: Any | None, eps: float, zero: bool
-) -> None:
-    """Keep the decided call of a kind that passed its checks, if it needs no copies."""
-    if key is None or not all(a is None or a.flags.c_contiguous for a in (x, weight, bias, out)):
-        return
-    if len(_ready) >= _MOST_READY:
-        _ready.clear()
-    _ready[key] = module("_norm", "cuda").forward(stem, x, weight, bias, out, eps, bool(zero))
 
 
 def check_normalized(op: str, x: Any, f: Any) -> None:

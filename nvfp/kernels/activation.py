@@ -9,6 +9,7 @@ from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels._check import check_out
 from nvfp.kernels._dense import check_computed, contiguous, deliver, plain_out
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ KINDS: dict[str, Kind] = {
 }
 
 
+@prepared
 def activation(x: Any, kind: str = "gelu", *, out: Any | None = None) -> Any:
     """Return ``act(x)``; a gated kind returns ``act(a) b``, a and b the halves of the last axis.
 
@@ -81,6 +83,7 @@ def activation(x: Any, kind: str = "gelu", *, out: Any | None = None) -> Any:
     return deliver(y, out)
 
 
+@prepared
 def activation_vjp(x: Any, dy: Any, kind: str = "gelu", *, out: Any | None = None) -> Any:
     """Return ``dx = act'(x) dy``; for a gated kind ``(act'(a) (dy b), act(a) dy)`` side by side.
 

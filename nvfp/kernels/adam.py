@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from nvfp.kernels._check import check_choice
 from nvfp.kernels._dense import contiguous
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 from nvfp.kernels._update import all_contiguous, bring_back, check_lists, check_words
 
 MODES = ("adamw", "adam_l2")
 HYPER = ("lr", "beta1", "beta2", "eps", "weight_decay")
 
 
+@partial(prepared, pinned=True)
 def adam(
     params: Sequence[Any],
     grads: Sequence[Any],

@@ -6,8 +6,10 @@ from typing import Any
 
 from nvfp.kernels._check import check_float, check_word
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 
 
+@prepared
 def amax(x: Any, *, finite: bool = False, out: Any | None = None) -> Any:
     """Return ``max |x|`` as a float32 word (an array of shape ``()``).
 

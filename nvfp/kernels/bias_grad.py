@@ -10,6 +10,7 @@ from nvfp.errors import ShapeError, message
 from nvfp.kernels._check import check_out
 from nvfp.kernels._dense import check_computed, check_computed_dtype, contiguous, deliver, plain_out
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 
 TILE, GROUP = 128, 4  # rows of a tile, and of a group in it
 LANES = 32  # the sums of a column's tiles are dealt to so many lanes
@@ -41,6 +42,7 @@ def chunk_rows(rows: int) -> int:
     return max(64, -(-rows // 65536) * 64)
 
 
+@prepared
 def bias_grad(dy: Any, *, dtype: np.dtype | None = None, out: Any | None = None) -> Any:
     """Return the column sums ``db[n] = sum_m dy[m, n]``: the gradient of a bias.
 

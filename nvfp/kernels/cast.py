@@ -11,10 +11,12 @@ from nvfp.dtypes.elements import Element
 from nvfp.errors import ArgumentError, DTypeError, message
 from nvfp.kernels._check import DENSE, NARROW, Overflow, check_choice, check_out, not_built
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 
 _UINT8 = np.dtype(np.uint8)
 
 
+@prepared
 def cast(
     x: Any,
     dtype: np.dtype,

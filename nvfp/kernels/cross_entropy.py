@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels._check import FLOAT32, check_choice, check_out
 from nvfp.kernels._dense import check_computed, check_range, contiguous, deliver, indices, plain_out
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 
 REDUCTIONS = ("mean", "sum", "none")
 
 
+@partial(prepared, looks=True)
 def cross_entropy(
     logits: Any,
     targets: Any,
@@ -75,6 +78,7 @@ def cross_entropy(
     return loss.reshape(shape) if reduction == "none" else loss, lse.reshape(shape), weight
 
 
+@partial(prepared, looks=True)
 def cross_entropy_rows(
     logits: Any, targets: Any, losses: Any, lse: Any, *, ignore_index: int = -100, label_smoothing: float = 0.0
 ) -> None:
@@ -114,6 +118,7 @@ def cross_entropy_rows(
     )
 
 
+@prepared
 def cross_entropy_reduce(
     losses: Any, targets: Any, *, ignore_index: int = -100, reduction: str = "mean"
 ) -> tuple[Any, Any]:
@@ -146,6 +151,7 @@ def cross_entropy_reduce(
     return result
 
 
+@partial(prepared, looks=True)
 def cross_entropy_vjp(
     logits: Any,
     targets: Any,

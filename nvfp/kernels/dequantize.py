@@ -14,12 +14,14 @@ from nvfp.dtypes.scale_layout import from_k_major128
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels._check import FLOAT32, FLOATS, check_choice, check_format, check_out, check_word
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 from nvfp.kernels.cast import cast
 from nvfp.kernels.elementwise import elementwise
 from nvfp.kernels.operand import Operand, codes_shape, scale_shape
 from nvfp.kernels.scale_layout import scale_layout
 
 
+@prepared
 def dequantize(
     operand: Operand,
     dtype: np.dtype,

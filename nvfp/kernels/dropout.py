@@ -11,11 +11,13 @@ from nvfp.errors import ArgumentError, DTypeError, message
 from nvfp.kernels._check import check_out
 from nvfp.kernels._dense import check_computed, check_like, contiguous, deliver, plain_out
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 
 LANE = 2  # of the four Philox streams of a call: 0 and 1 are stochastic rounding's, by rows and by columns
 _INT64 = np.dtype(np.int64)
 
 
+@prepared
 def dropout(
     x: Any,
     p: float,
@@ -78,6 +80,7 @@ def dropout(
     return deliver(y, out), used
 
 
+@prepared
 def dropout_vjp(
     dy: Any, p: float, *, key: int, ordinal: int, step: Any, offset: int = 0, out: Any | None = None
 ) -> Any:
@@ -117,6 +120,7 @@ def dropout_vjp(
     return deliver(dx, out)
 
 
+@prepared
 def advance_steps(steps: Sequence[Any]) -> None:
     """Add 1 to every step word, in place.
 

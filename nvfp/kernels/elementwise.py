@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +12,8 @@ import numpy as np
 
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels._check import DENSE, FLOAT32, FLOATS, check_out
-from nvfp.kernels._dispatch import backend, kind_of
+from nvfp.kernels._dispatch import backend, kind_of, module
+from nvfp.kernels._prepared import prepared
 from nvfp.kernels.cast import cast
 from nvfp.kernels.elementwise_table import OPS, Op
 from nvfp.optional import need
@@ -47,6 +48,7 @@ class Choice:
         return self.compute.kind == "c"
 
 
+@partial(prepared, copies=True)
 def elementwise(op: str, *args: Any, dtype: np.dtype | None = None, out: Any | None = None) -> Any:
     """Return ``op(args[0], args[1], ...)`` element by element, broadcast as NumPy does.
 
@@ -99,11 +101,11 @@ def elementwise(op: str, *args: Any, dtype: np.dtype | None = None, out: Any | N
     choice = _resolve(op, tuple(kinds), dtype)
     shape = _shape(op, arrays, out)
     check_out(op, out, shape, choice.result)
-    module = backend("elementwise", *arrays, out)
+    twin = backend("elementwise", *arrays, out)
     if choice.is_complex and kind_of(arrays[0] if arrays else out) == "cuda":
         return _complex_on_cuda(choice, _typed(choice, args, kinds), shape, out, arrays[0] if arrays else out)
     values = args if len(arrays) == len(args) else _typed(choice, args, kinds)
-    y = module.elementwise(
+    y = twin.elementwise(
         choice.op,
         *values,
         dtype=choice.interim,
@@ -116,6 +118,7 @@ def elementwise(op: str, *args: Any, dtype: np.dtype | None = None, out: Any | N
 
 def _complex_on_cuda(choice: Choice, args: tuple[Any, ...], shape: tuple[int, ...], out: Any | None, like: Any) -> Any:
     """Complex numbers on CUDA: the row's NumPy function on CuPy arrays, which answer to NumPy's protocols."""
+    module("_recorder", "cuda").spoil()  # CuPy's own kernels
     cp = need("cupy", extra="cuda13")
     row = OPS[choice.op]
     half = np.dtype(f"f{choice.compute.itemsize // 2}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,12 @@ from nvfp.kernels._dense import (
     plain_out,
 )  # fmt: skip
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 
 _MOST = 2**31 - 1  # the CUDA sort keeps positions and row numbers in 32 bits
 
 
+@partial(prepared, looks=True)
 def embedding(table: Any, ids: Any, *, out: Any | None = None) -> Any:
     """Return ``table[ids]``: one row of the table for each index.
 
@@ -69,6 +72,7 @@ def embedding(table: Any, ids: Any, *, out: Any | None = None) -> Any:
     return out if target is not None else deliver(y.reshape(shape), out)
 
 
+@partial(prepared, looks=True)
 def embedding_vjp(dy: Any, ids: Any, rows: int, *, dtype: np.dtype, out: Any | None = None) -> Any:
     """Return the gradient of the table: the rows of ``dy`` summed by index.
 

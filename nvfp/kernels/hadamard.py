@@ -8,8 +8,10 @@ from nvfp.dtypes.rotation import BFLOAT16, rotated_length
 from nvfp.errors import ShapeError, message
 from nvfp.kernels._check import axis_index, check_float, check_out, check_word
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 
 
+@prepared
 def hadamard(
     x: Any, *, axis: int = -1, inverse: bool = False, amax_out: Any | None = None, out: Any | None = None
 ) -> Any:

@@ -13,13 +13,12 @@ from nvfp.kernels._norm import (
     check_norm,
     check_residual,
     check_statistic,
-    find_ready,
-    keep_ready,
-    ready_key,
     residual_rows,
 )
+from nvfp.kernels._prepared import prepared
 
 
+@prepared
 def layer_norm(
     x: Any,
     weight: Any,
@@ -70,12 +69,6 @@ def layer_norm(
         >>> y.tolist(), mean.tolist(), rstd.tolist()
         ([[-1.0, 1.0]], [2.0], [1.0])
     """
-    key = None
-    if residual is None is total:
-        key = ready_key("layer_norm", x, weight, bias, out, eps, zero_centered_gamma)
-    ready = find_ready(key)
-    if ready is not None:
-        return ready(x, weight, bias, out)  # type: ignore[no-any-return]
     check_norm("layer_norm", x, weight, bias)
     eps = check_eps("layer_norm", eps)
     check_out("layer_norm", out, x.shape, x.dtype)
@@ -94,10 +87,10 @@ def layer_norm(
     )
     if taken is not None:
         deliver(taken.reshape(x.shape) if plain_out(total) is None else total, total)
-    keep_ready(key, "layer_norm", x, weight, bias, out, eps, zero_centered_gamma)
     return (out if plain is not None else deliver(y.reshape(x.shape), out)), mean, rstd
 
 
+@prepared
 def layer_norm_vjp(
     dy: Any,
     x: Any,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels._check import FLOAT32, FLOATS, check_choice, check_out, check_word
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 
 ALGORITHMS = ("max", "most_recent")
 TENSORS = frozenset(FLOATS[:3])  # float32, bfloat16, float16
@@ -115,6 +117,7 @@ def _nothing() -> None:
     """The update of no module."""
 
 
+@partial(prepared, pinned=True)
 def scale_tensors(
     xs: Sequence[Any], factor: Any, *, outs: Sequence[Any] | None = None, nonfinite: Any | None = None
 ) -> list[Any]:
@@ -167,6 +170,7 @@ def scale_tensors(
     return found
 
 
+@partial(prepared, pinned=True)
 def l2_norm(xs: Sequence[Any], *, like: Any | None = None) -> Any:
     """Return the Euclidean norm of all tensors together, ``sqrt(sum_i sum_j x_ij^2)``.
 

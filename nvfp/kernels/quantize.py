@@ -26,14 +26,16 @@ from nvfp.kernels._check import (
 )  # fmt: skip
 from nvfp.kernels._dense import check_computed, check_computed_dtype
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 from nvfp.kernels._stochastic import check_rng
 from nvfp.kernels.bias_grad import bias_grad as column_sums
 from nvfp.kernels.dequantize import plain_scales
-from nvfp.kernels.input_fn import InputFn, apply, arrays_of, check_input, input_key
+from nvfp.kernels.input_fn import InputFn, apply, arrays_of, check_input
 from nvfp.kernels.operand import Operand, OperandPair, ScaleLayout
 from nvfp.kernels.transpose import transpose
 
 
+@prepared
 def quantize(
     x: Any,
     fmt: QuantDType,
@@ -131,22 +133,6 @@ def quantize(
         >>> pair.row.codes.shape, pair.row.scale.tolist(), pair.col.codes.shape, pair.col.scale.shape
         ((2, 48), [[119, 119], [119, 119]], (48, 2), (48, 1))
     """
-    key = ready = None
-    if type(x) is not np.ndarray:
-        try:  # what cannot be hashed, or is no array, is told below
-            key = (
-                x.dtype, x.shape, x.strides, x.data.ptr % 16, type(x), fmt, axis, type(axis), row, col, scale is None,
-                amax is None, tensor_scale is None, amax_out is None, amax_epsilon, rounding, overflow, rng is None,
-                rotation, scale_layout, convention, bias_grad, type(bias_grad),
-                input_fn if input_fn is None else input_key(input_fn),
-            )  # fmt: skip
-            ready = _ready.get(key)
-        except (AttributeError, TypeError):
-            key = None
-    if ready is not None:
-        made: OperandPair | None = ready(x, scale, amax, tensor_scale, amax_out, rng, input_fn)
-        if made is not None:
-            return made
     check_float("quantize", x)
     check_rounding("quantize", rounding, overflow, rng)  # here: what is cached below must be hashable
     check_choice("quantize", "scale_layout", scale_layout, ("plain", "tiles128x4", "k_major128"))
@@ -195,14 +181,6 @@ def quantize(
     twin, sums = device.quantize, None
     rotation = rotation if col else None
     searched = fmt.four_over_six is not None and fmt.square and col
-    if key is not None and key not in _ready and not searched:
-        found = device.prepare(
-            x, fmt, asked, input_fn, bias=bias, axis=axis, row=row, col=col, rotation=rotation, **words, **options
-        )  # fmt: skip
-        if found is not None:
-            if len(_ready) >= _MOST_READY:
-                _ready.clear()
-            _ready[key] = found
     if input_fn is not None or bias is not None:
         if not searched:
             options["rotation"] = rotation
@@ -213,10 +191,6 @@ def quantize(
     if searched:
         return _named(asked, *_searched_square(twin, x, fmt, row, words, options), sums)
     return _named(asked, *twin(x, fmt, axis=axis, row=row, col=col, rotation=rotation, **words, **options))
-
-
-_ready: dict[Any, Any] = {}  # kinds of calls on CUDA that need no further checks, and what answers them
-_MOST_READY = 4096
 
 
 def _named(fmt: QuantDType, row: Operand | None, col: Operand | None, sums: Any | None = None) -> OperandPair:

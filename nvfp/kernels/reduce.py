@@ -12,6 +12,7 @@ import numpy as np
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, message
 from nvfp.kernels._check import DENSE, FLOAT32, FLOATS, axis_index, check_choice, check_out
 from nvfp.kernels._dispatch import backend, kind_of, module
+from nvfp.kernels._prepared import prepared
 from nvfp.kernels.cast import cast
 
 Reduction = Literal["sum", "mean", "prod", "sumsq", "max", "min", "argmax", "argmin", "all", "any"]
@@ -27,6 +28,7 @@ _COMPLEX64, _COMPLEX128 = np.dtype(np.complex64), np.dtype(np.complex128)
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
+@prepared
 def reduce(
     op: Reduction,
     x: Any,

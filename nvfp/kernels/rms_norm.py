@@ -13,13 +13,12 @@ from nvfp.kernels._norm import (
     check_norm,
     check_residual,
     check_statistic,
-    find_ready,
-    keep_ready,
-    ready_key,
     residual_rows,
 )
+from nvfp.kernels._prepared import prepared
 
 
+@prepared
 def rms_norm(
     x: Any,
     weight: Any,
@@ -66,12 +65,6 @@ def rms_norm(
         >>> y.tolist(), rstd.tolist()
         ([[5.0, -1.0]], [0.5])
     """
-    key = None
-    if residual is None is total:
-        key = ready_key("rms_norm", x, weight, None, out, eps, zero_centered_gamma)
-    ready = find_ready(key)
-    if ready is not None:
-        return ready(x, weight, None, out)  # type: ignore[no-any-return]
     check_norm("rms_norm", x, weight)
     eps = check_eps("rms_norm", eps)
     check_out("rms_norm", out, x.shape, x.dtype)
@@ -89,10 +82,10 @@ def rms_norm(
     )
     if taken is not None:
         deliver(taken.reshape(x.shape) if plain_out(total) is None else total, total)
-    keep_ready(key, "rms_norm", x, weight, None, out, eps, zero_centered_gamma)
     return (out if plain is not None else deliver(y.reshape(x.shape), out)), rstd
 
 
+@prepared
 def rms_norm_vjp(
     dy: Any,
     x: Any,

@@ -8,8 +8,10 @@ from nvfp.errors import DTypeError, ShapeError, message
 from nvfp.kernels._check import FLOAT32, check_out
 from nvfp.kernels._dense import check_computed, contiguous
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 
 
+@prepared
 def rope(x: Any, freqs: Any, *, interleaved: bool = False, inverse: bool = False, out: Any | None = None) -> Any:
     """Rotate pairs of the first R elements of the last axis by the angles of their position.
 

@@ -10,11 +10,13 @@ from nvfp.dtypes.scale_layout import k_major128_shape, tiles128x4_size
 from nvfp.errors import DTypeError, ShapeError, message
 from nvfp.kernels._check import check_choice, check_out
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 from nvfp.kernels.operand import ScaleLayout
 
 _UINT8, _FLOAT32 = np.dtype(np.uint8), np.dtype(np.float32)
 
 
+@prepared
 def scale_layout(
     scale: Any, layout: ScaleLayout, *, inverse_shape: tuple[int, int] | None = None, out: Any | None = None
 ) -> Any:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from nvfp.kernels._dense import contiguous
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 from nvfp.kernels._update import all_contiguous, bring_back, check_lists, check_words
 
 HYPER = ("lr", "momentum", "dampening", "weight_decay")
 
 
+@partial(prepared, pinned=True)
 def sgd(
     params: Sequence[Any],
     grads: Sequence[Any],

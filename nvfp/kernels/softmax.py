@@ -11,6 +11,7 @@ from nvfp.errors import DTypeError, ShapeError, message
 from nvfp.kernels._check import FLOAT32, check_choice, check_factor, check_out
 from nvfp.kernels._dense import check_computed, check_computed_dtype, contiguous, deliver, plain_out
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 
 CAUSAL = ("top_left", "bottom_right")
 _BOOL = np.dtype(np.bool_)
@@ -42,6 +43,7 @@ def visible(causal: str | None, rows: int, columns: int) -> Visible:
     return Visible(rows, 1 if causal == "top_left" else 1 + columns - rows, 1)
 
 
+@prepared
 def softmax(
     x: Any,
     *,
@@ -108,6 +110,7 @@ def softmax(
     return (out if target is not None else deliver(y.reshape(shape), out)), lse
 
 
+@prepared
 def softmax_vjp(y: Any, dy: Any, *, scale: float = 1.0, dtype: np.dtype | None = None, out: Any | None = None) -> Any:
     """Return the gradient of `softmax` for its x.
 

@@ -9,8 +9,10 @@ import numpy as np
 from nvfp.errors import DTypeError, ShapeError, message
 from nvfp.kernels._check import check_out
 from nvfp.kernels._dispatch import backend
+from nvfp.kernels._prepared import prepared
 
 
+@prepared
 def transpose(x: Any, *, packed: bool = False, columns: int | None = None, out: Any | None = None) -> Any:
     """Return ``x`` with its last two axes swapped, contiguous.
 

@@ -143,12 +143,12 @@ class Forward:
 
     def __call__(self, x: Any, weight: Any, bias: Any | None, out: Any | None, *added: Any) -> tuple[Any, ...]:
         """Return y and the statistics. ``added``: the residual and where its sum with x goes, or nothing."""
-        y = cp.ndarray(x.shape, x.dtype) if out is None else out
-        rstd = cp.ndarray((self.rows,), FLOAT32)
+        y = cp.empty(x.shape, x.dtype) if out is None else out
+        rstd = cp.empty((self.rows,), FLOAT32)
         if not self.centered:
             launch(self.kernel, self.grid, self.threads, (x, weight, y, rstd, self.sizes, *added))
             return y, rstd
-        mean = cp.ndarray((self.rows,), FLOAT32)
+        mean = cp.empty((self.rows,), FLOAT32)
         launch(self.kernel, self.grid, self.threads, (x, weight, bias, y, mean, rstd, self.sizes, *added))
         return y, mean, rstd
 

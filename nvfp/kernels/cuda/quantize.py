@@ -20,9 +20,8 @@ from nvfp.kernels.cuda._constants import steps_define
 from nvfp.kernels.cuda._layout import element_strides
 from nvfp.kernels.cuda._loader import Defines, Instance
 from nvfp.kernels.cuda._memory import aligned
-from nvfp.kernels.cuda._quantize_call import Ready, ready
 from nvfp.kernels.cuda._quantize_generic import defines as generic_defines, generic_view
-from nvfp.kernels.cuda._quantize_input import GATED, GATED_GRADIENT, find_way, open_front, worth_twice
+from nvfp.kernels.cuda._quantize_input import GATED, GATED_GRADIENT, open_front, worth_twice
 from nvfp.kernels.cuda._quantize_levels import level_defines
 from nvfp.kernels.cuda._quantize_plan import BFLOAT16, FLOAT32, Job, Plan, plan
 from nvfp.kernels.cuda._quantize_rotated import rotated_at_once
@@ -32,7 +31,7 @@ from nvfp.kernels.cuda._xp import cp
 from nvfp.kernels.cuda.bias_grad import finish
 from nvfp.kernels.cuda.cast import cast
 from nvfp.kernels.cuda.hadamard import SIGNS_MACRO
-from nvfp.kernels.input_fn import InputFn, Normalized, apply, result_shape
+from nvfp.kernels.input_fn import InputFn, apply, result_shape
 from nvfp.kernels.operand import Operand, ScaleLayout
 
 
@@ -111,60 +110,6 @@ def quantize_input(
             return made
     sides = quantize(y, fmt, axis=axis, scale_layout=scale_layout, **rest)
     return (*sides, None if bias is None else bias_grad(y, dtype=bias))
-
-
-def prepare(
-    x: Any,
-    fmt: QuantDType,
-    asked: QuantDType,
-    f: InputFn | None,
-    *,
-    bias: np.dtype | None,
-    axis: int,
-    row: bool,
-    col: bool,
-    scale: Any | None,
-    amax: Words,
-    tensor_scale: Words,
-    amax_out: Words,
-    amax_epsilon: float,
-    rounding: Rounding,
-    rng: Rng | None,
-    overflow: Overflow,
-    scale_layout: ScaleLayout,
-    steps: Steps,
-    rotation: str | None = None,
-) -> Ready | None:
-    """Return what answers calls of this kind by one launch, or None where there is no such thing.
-
-    Args:
-        x: source.
-        fmt: row.
-        asked: format of the Operands.
-        f: checked input function, or None.
-        bias: dtype of the column sums, or None.
-        axis: see `nvfp.kernels.quantize.quantize`, as the rest.
-    """
-    per_tensor, recorded = fmt.block is None, any(word is not None for word in amax_out)
-    takes = scale is None and (per_tensor or fmt.tensor_scale) and _lacks(row, col, amax, tensor_scale)
-    if takes or (recorded and (scale is None or not per_tensor)) or (per_tensor and fmt.nonfinite == "nan_block"):
-        return None  # a pass for maxima
-    if rotation is not None or steps != PLAIN or fmt.leveled or isinstance(f, Normalized):
-        return None
-    way = None if f is None else find_way(x, f)
-    if f is not None and way is None:
-        return None
-    shape = x.shape if f is None else result_shape(x.shape, f)
-    where = plan(fmt, shape, axis, row, col, scale_layout)
-    job = Job(x, fmt, overflow == "saturate", amax_epsilon, where.layout, scale, rounding=rounding, rng=rng)
-    front: Defines = (() if way is None else way.macros) + (() if bias is None else (("BIAS_GRAD", 1),))
-    call = tile_call(
-        where, fmt, x.dtype, shape, element_strides(x), aligned(x) if way is None else way.aligned, job.saturate,
-        rounding, scale is not None, front,
-    )  # fmt: skip
-    if call is None or (rounding != "even" and not x.flags.c_contiguous):
-        return None
-    return ready(call, where, job, asked, shape, axis, way, bias)
 
 
 def _lacks(row: bool, col: bool, amax: Words, tensor_scale: Words) -> bool:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ from nvfp.kernels.cuda._xp import cp
 
 SHIM = Path(__file__).parent / "shim"
 POISON = 0xCD
+_one = threading.Lock()  # the fibers of one launch at a time
 _ERRORS = {1: "arguments of another number or size than the kernel declares", 2: "a barrier that not all threads reach"}
 
 
@@ -82,15 +84,30 @@ class EmulatedFunction:
         )
         self.instance = instance
         self.run = build(text, files_of(instance.source), instance.defines).run
+        self.ptr = id(self)
+        self.sizes: list[int] = []  # of the arguments, as the last launch had them
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared: int = 0) -> None:
         assert shared == 0, "dynamic shared memory is not emulated"
         values = [_value(arg) for arg in args]
+        self.sizes = [v.nbytes for v in values]
         pointers = (ctypes.c_void_p * len(values))(*[v.ctypes.data for v in values])
         sizes = (ctypes.c_long * len(values))(*[v.nbytes for v in values])
         dims = [(ctypes.c_uint * 3)(*(d + (1, 1, 1))[:3]) for d in (grid, block)]
-        error = self.run(pointers, sizes, len(values), *dims)
+        with _one:
+            error = self.run(pointers, sizes, len(values), *dims)
         assert error == 0, f"{self.instance}: {_ERRORS[error]}; sizes {list(sizes)}"
+
+
+def launch_by_table(function: EmulatedFunction, dims: tuple[int, ...], table: int) -> None:
+    """Launch as the driver does: by the addresses of the arguments, as many and as large as they were last."""
+    count = len(function.sizes)
+    pointers = (ctypes.c_void_p * count).from_address(table)
+    sizes = (ctypes.c_long * count)(*function.sizes)
+    grid, block = ((ctypes.c_uint * 3)(*dims[at : at + 3]) for at in (0, 3))
+    with _one:
+        error = function.run(pointers, sizes, count, grid, block)
+    assert error == 0, f"{function.instance}: {_ERRORS[error]}; sizes {list(sizes)}"
 
 
 def _value(arg: Any) -> np.ndarray:
@@ -101,6 +118,8 @@ def _value(arg: Any) -> np.ndarray:
         return np.array([arg.ctypes.data], np.int64)
     if isinstance(arg, np.ndarray):
         return np.ascontiguousarray(arg)
+    if hasattr(arg, "data") and hasattr(arg.data, "ptr"):  # CuPy's arrays, see host_cupy
+        return np.array([arg.data.ptr], np.int64)
     plain = isinstance(arg, bool | float) and not isinstance(arg, np.generic)
     assert not plain, f"a Python {type(arg).__name__} as a kernel argument: give it a C type"
     return np.array([arg], np.int64) if isinstance(arg, int) else np.asarray([arg])
@@ -135,9 +154,6 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         _memory, "view", lambda slab, at, shape, dtype, strides=None: np.ndarray(shape, dtype, slab, at, strides)
     )
-    patch.setattr(_memory, "allocate", lambda nbytes: _empty((nbytes,), np.uint8))
-    patch.setattr(_memory, "arrays", lambda memory, pieces: [_memory.view(memory, *piece) for piece in pieces])
-    patch.setattr(_memory, "clear", lambda memory, at, nbytes: memory[at : at + nbytes].fill(0))
     patch.setattr(_memory, "address", lambda array: array.ctypes.data)
     patch.setattr(_memory, "zero", lambda slab, at, nbytes: slab[at : at + nbytes].fill(0))
     _launch._multiprocessors.cache_clear()
