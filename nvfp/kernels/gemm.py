@@ -13,7 +13,7 @@ from nvfp.device import Device
 from nvfp.dtypes.formats import QuantDType
 from nvfp.errors import ArgumentError, message
 from nvfp.kernels._check import check_out, check_word
-from nvfp.kernels._dispatch import backend, kind_of
+from nvfp.kernels._dispatch import backend, kind_of, watched
 from nvfp.kernels._gemm import (
     Epilogue,
     Summed,
@@ -133,7 +133,7 @@ def gemm(
         epilogue is None and out_format is None and bias_grad is None
         and aux is None and aux_out is None and out_scale is None and amax_out is None
     )  # fmt: skip
-    if plain and alpha is None and known_calls:
+    if plain and alpha is None and known_calls and not watched():  # a profiler wants every call
         y = known_calls[0](a, b, bias, out, dtype, accumulate, fast_accumulation, exact, tf32)
         if y is not None:
             return y
