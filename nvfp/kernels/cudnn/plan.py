@@ -76,7 +76,8 @@ def _entries(record: AttentionRecord, workspace: int) -> int:
     """How many entries of the batch a backward takes at a time: a divisor of it, with at most `WORKSPACE` bytes if any.
 
     A deterministic backward keeps the gradients of all scores in its workspace, which would be most of what a layer
-    holds at that moment. Dropout counts its random numbers over the whole batch; offsets of entries count from its start.
+    holds at that moment. Dropout counts its random numbers over the whole batch; offsets of entries count from its
+    start.
     """
     batch = record.batch
     if record.dropout or record.lengths or workspace <= WORKSPACE:
