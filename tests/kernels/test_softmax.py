@@ -161,6 +161,30 @@ def test_any_problem(device: Device, data: st.DataObject, dtype: np.dtype, causa
     check(lse, logs, "softmax", scale=8)
 
 
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("dtype", COMPUTED, ids=str)
+@pytest.mark.parametrize("columns", [5, 64, 1000, 20_000])
+def test_sinks_and_largest_values(device: Device, columns: int, dtype: np.dtype) -> None:
+    """A sink of each head, or one number, takes its share of each row; rows that see nothing have its logarithm."""
+    x = normal((2, 3, 4, columns), dtype, scale=3.0)
+    mask = normal((2, 1, 1, columns), seed=4) > 0.3
+    mask[1] = True
+    off = np.concatenate([np.broadcast_to(mask, x.shape), np.zeros((2, 3, 4, 1), bool)], -1)
+    for sink in (np.array([-1.0, 20.0, 0.5], F32), 0.25):
+        tops = to_device(np.zeros((2, 3, 4), F32), device)
+        given = to_device(sink, device) if isinstance(sink, np.ndarray) else sink
+        y, lse = softmax(to_device(x, device), scale=0.5, mask=to_device(mask, device), sink=given, tops=tops)
+        rest = np.broadcast_to(np.reshape(np.asarray(sink, np.float64), (-1, 1, 1)), (2, 3, 4, 1)) * 2
+        wanted, logs = oracle.softmax(np.concatenate([x.astype(np.float64), rest], -1), 0.5, off)
+        check(to_numpy(y), wanted[..., :-1], "softmax")
+        check(to_numpy(lse), logs, "softmax", scale=4)
+        check(to_numpy(tops), np.where(mask, -np.inf, 0.5 * x.astype(np.float64)).max(-1), "softmax")
+    with pytest.raises(ValueError, match=r"sink as float32 \(3,\)"):
+        softmax(to_device(x, device), sink=to_device(np.zeros(4, F32), device))
+    with pytest.raises(ValueError, match=r"tops as float32 \(2, 3, 4\)"):
+        softmax(to_device(x, device), tops=to_device(np.zeros(4, F32), device))
+
+
 def test_repeats_its_bits(device: Device) -> None:
     x, dy = normal((300, 1000)), normal((300, 1000), seed=1)
     first, again = run(x, device), run(x, device)

@@ -116,6 +116,82 @@ def test_layer(device: Any, form: str) -> None:
     assert repr(layer) == "DotProductAttention(4, (8, 6), num_gqa_groups=2, attn_mask_type='causal')"
 
 
+def test_gradients_of_bias_and_offset(device: Any) -> None:
+    """Both are variables of the tape; the largest scores come beside the result."""
+    q, k, v, bias = variables((2, 5, 4, 8), (2, 7, 2, 8), (2, 7, 2, 6), (1, 4, 5, 7))
+    layer = nf.nn.DotProductAttention(
+        4, (8, 6), num_gqa_groups=2, softmax_type="learnable", return_max_logit=True, softcap=2.0, window_size=(3, 0)
+    )
+    assert layer.softmax_offset.shape == (1, 4, 1, 1) and list(layer.state_dict()) == ["softmax_offset"]
+    sink = normal((4,), F32, 12)
+    layer.load_state_dict({"softmax_offset": sink.reshape(1, 4, 1, 1)})
+    y, top = layer(
+        q,
+        k,
+        v,
+        attn_mask_type="causal_bottom_right",
+        core_attention_bias_type="post_scale_bias",
+        core_attention_bias=bias,
+    )
+    off = oracle.hidden((2, 4, 5, 7), "causal_bottom_right") | oracle.band((2, 4, 5, 7), (3, 0), 2)
+    dout = normal((2, 5, 4, 6), F32, 9)
+    wanted = oracle.whole(
+        [*map(np.asarray, (q, k, v)), dout], off, 8**-0.5, post=np.asarray(bias), cap=2.0, sink=sink
+    )  # fmt: skip
+    check(np.asarray(y).reshape(dout.shape), wanted.arrays["out"], "attention", scale=4)
+    np.testing.assert_allclose(np.asarray(top), wanted.top, rtol=1e-5)
+    y.backward(nf.asarray(dout.reshape(y.shape)))
+    right = wanted.arrays | {"bias": wanted.arrays["post"].sum(0, keepdims=True)}
+    for name, x in (("q", q), ("k", k), ("v", v), ("bias", bias), ("sink", layer.softmax_offset)):
+        check(np.asarray(x.grad), right[name].reshape(x.shape), "attention", scale=8)
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_packed_layer(device: Any, recomputed: bool) -> None:
+    """thd: the entries one behind the other; the rows of each are those of a batch of its own."""
+    layer = nf.nn.DotProductAttention(2, 8, qkv_format="thd", attn_mask_type="padding_causal")
+    (x,) = variables((9, 2, 8))
+    ends = nf.asarray(np.array([0, 3, 5, 9], np.int64))
+    options: dict[str, Any] = {"core_attention_bias_type": "alibi", "checkpoint_core_attention": recomputed}
+    y = layer(x, x, x, cu_seqlens_q=ends, max_seqlen_q=4, **options)
+    assert y.shape == (9, 16)
+    y.backward(nf.asarray(normal((9, 16), F32, 5)))
+    for a, b in ((0, 3), (3, 5), (5, 9)):
+        alone = nf.asarray(np.asarray(x)[None, a:b], requires_grad=True)
+        part = layer(alone, alone, alone, qkv_format="bshd", attn_mask_type="causal", **options)
+        part.backward(nf.asarray(normal((9, 16), F32, 5)[None, a:b]))
+        check(np.asarray(y)[a:b], np.asarray(part)[0], "attention", scale=4)
+        check(np.asarray(x.grad)[a:b], np.asarray(alone.grad)[0], "attention", scale=8)
+    gaps = nf.asarray(np.array([0, 4, 7, 11], np.int32))
+    spread = nf.asarray(np.insert(np.asarray(x), [3, 5], 0, axis=0))
+    wide = layer(
+        spread, spread, spread, cu_seqlens_q=ends, cu_seqlens_q_padded=gaps, cu_seqlens_kv_padded=gaps, max_seqlen_q=4,
+        pad_between_seqs=True, core_attention_bias_type="alibi",
+    )  # fmt: skip
+    check(np.delete(np.asarray(wide), [3, 6], axis=0), np.asarray(y), "attention", scale=4)
+    assert not np.asarray(wide)[[3, 6]].any()
+    for given, text in (
+        ({}, "cu_seqlens_q with packed arrays"), ({"cu_seqlens_q": ends}, "max_seqlen_q"),
+        ({"cu_seqlens_q": ends, "pad_between_seqs": True, "max_seqlen_q": 4}, "with pad_between_seqs"),
+        ({"cu_seqlens_q": ends, "cu_seqlens_kv": ends[:3], "max_seqlen_q": 4}, r"cu_seqlens_kv \[3 \+ 1\]"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=text):
+            layer(x, x, x, **given)
+
+
+@pytest.mark.parametrize("form", ["bshd", "sbhd"])
+def test_lengths_in_place_of_a_mask(device: Any, form: str) -> None:
+    layer = nf.nn.DotProductAttention(2, 8, qkv_format=form, attn_mask_type="padding", softmax_type="off-by-one")
+    assert not layer.state_dict()
+    x = normal((3, 5, 2, 8))
+    ends = nf.asarray(np.array([0, 3, 5, 9], np.int32))
+    hidden = nf.asarray((np.arange(5) >= np.array([[3], [2], [4]]))[:, None, None, :])
+    given = nf.asarray(x if form == "bshd" else np.ascontiguousarray(x.swapaxes(0, 1)))
+    found = np.asarray(layer(given, given, given, cu_seqlens_q=ends))
+    wanted = np.asarray(layer(given, given, given, (hidden, hidden)))
+    check(found, wanted, "attention", scale=4)
+
+
 def test_layer_drops_in_training_only_and_resumes(device: Any) -> None:
     def make() -> nf.nn.DotProductAttention:
         return nf.nn.DotProductAttention(2, 8, attention_dropout=0.5, rng=nf.random.default_rng(0))
@@ -141,7 +217,7 @@ def test_what_the_layer_refuses(device: Any) -> None:
     with pytest.raises(ArgumentError, match="a mask that 'causal' goes with"):
         layer(x, x, x, nf.zeros((1, 1, 1, 2), dtype=nf.bool))
     for options, error, text in (
-        ({"qkv_format": "hbsd"}, ArgumentError, "thd"), ({"softmax_type": "sparse"}, ArgumentError, "softmax_type"),
+        ({"qkv_format": "hbsd"}, ArgumentError, "bshd, sbhd, thd"), ({"softmax_type": "sparse"}, ArgumentError, "softmax_type"),
         ({"num_gqa_groups": 3}, ArgumentError, "divides"), ({"attention_dropout": 2}, ArgumentError, "probability"),
         ({"attn_mask_type": "left"}, ArgumentError, "attn_mask_type"), ({"colour": 1}, TypeError, "colour"),
     ):  # fmt: skip
@@ -165,6 +241,18 @@ def test_explain(device: Any) -> None:
         assert nf.explain_attention(q, k, k, attn_mask_type=kind, attention_mask=mask).backend == "composed"
     shapes = q.shape, k.shape, k.shape
     assert nf.explain_attention(*shapes, attn_mask_type=kind, dtype=nf.float32).backend == "composed"
+    packed = (12, 4, 8), (20, 2, 8), (20, 2, 8)
+    for options in (
+        {"softmax_type": "learnable"}, {"core_attention_bias_type": "alibi"}, {"softcap": 3.0},
+        {"core_attention_bias_type": "post_scale_bias", "core_attention_bias": (1, 4, 6, 9)},
+        {"return_max_logit": True},
+        {"attn_mask_type": "padding", "cu_seqlens_q": (3,), "cu_seqlens_kv": (3,)},
+    ):  # fmt: skip
+        assert nf.explain_attention(*shapes, dtype=nf.float32, **options).backend == "composed"
+    found = nf.explain_attention(*packed, dtype=nf.float32, cu_seqlens_q=(3,), max_seqlen_q=6, max_seqlen_kv=9)
+    assert found.backend == "composed" and found.reasons["flash-attn"] == "not used, needs torch"
+    with pytest.raises(ArgumentError, match="cu_seqlens_q with packed arrays"):
+        nf.explain_attention(*packed)
     forced = nf.explain_attention(*shapes, backend="composed")
     assert forced.backend == "composed" and forced.reasons["cudnn"]
     assert nf.explain_attention(*shapes, dtype=nf.float32, window_size=(3, 0)).backend == "composed"
@@ -185,4 +273,4 @@ def test_explain_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = (2, 8, 4, 64)
     choice = nf.explain_attention(shape, shape, shape, device="cuda")
     assert choice.backend is None and repr(choice).startswith("attention runs on: nothing here")
-    assert set(choice.reasons.values()) == {"no CUDA device here: no driver"}
+    assert set(choice.reasons.values()) == {"no CUDA device here: no driver", "not used, needs torch"}

@@ -76,7 +76,7 @@ __device__ __forceinline__ void visible(const Words<T_IN, PER>& v, uint2 hidden,
 // Registers are kept for two blocks of MOST_THREADS threads where a thread holds 16 elements of a masked row, which would
 // take more than others, so that fewer loads would be in flight. Other targets' compilers would spill, and do so even
 // without a bound on blocks: told one, they take the registers.
-#if MASKED && (CHUNKS == 0 || CHUNKS * PER <= 16) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+#if MASKED && !SINK && (CHUNKS == 0 || CHUNKS * PER <= 16) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 #define BOUNDS MOST_THREADS, 2
 #else
 #define BOUNDS MOST_THREADS, 1

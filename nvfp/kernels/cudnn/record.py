@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nvfp.errors import ArgumentError, ShapeError, message
-from nvfp.kernels._attention import MASK_TYPES, NO_TERMS, Terms
+from nvfp.kernels._attention import MASK_TYPES, NO_TERMS, Described, Terms
 from nvfp.kernels._check import check_choice
 from nvfp.kernels.cublaslt.layout import element_strides
 from nvfp.kernels.cuda._memory import address
@@ -239,7 +239,8 @@ def placed_strides(x: Any, length: int) -> Strides:
     """
     if x.ndim == 4:
         return seen_strides(x)
-    _, row, head, element = seen_strides(x[None])
+    full = Described((1, *x.shape), x.dtype) if isinstance(x, Described) else x[None]
+    _, row, head, element = seen_strides(full)
     return max(length, 1) * row, row, head, element
 
 

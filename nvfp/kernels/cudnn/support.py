@@ -29,7 +29,7 @@ def beyond(settings: Settings, terms: Terms, dtype: np.dtype) -> str | None:
         return f"cuDNN takes a bias in the dtype of q, {dtype}, not in {terms.bias.dtype}"
     if settings.softcap:
         return "cuDNN's attention node has no softcap"
-    return "cuDNN's attention node gives no largest score of a head" if settings.max_logit else None
+    return "the largest score of a head is composed" if settings.max_logit else None
 
 
 def refusal(record: AttentionRecord, compute: Compute) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from nvfp.nn._dropout import Draw
 from nvfp.nn.functional._lengths import lengths_of
 
 Mask = Array | tuple[Array, Array]
-_BOOL = np.dtype(np.bool_)
+_BOOL, _INT32, _FLOAT32 = (np.dtype(name) for name in ("bool", "int32", "float32"))
 
 
 def attention(
@@ -186,6 +186,16 @@ def explain_attention(
     attention_mask: Mask | None = None,
     softmax_scale: float | None = None,
     window_size: tuple[int, int] | None = None,
+    bottom_right_diagonal: bool | None = None,
+    core_attention_bias_type: str = "no_bias",
+    core_attention_bias: Array | Sequence[int] | None = None,
+    softmax_type: str = "vanilla",
+    softcap: float = 0.0,
+    cu_seqlens_q: Array | Sequence[int] | None = None,
+    cu_seqlens_kv: Array | Sequence[int] | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_kv: int | None = None,
+    return_max_logit: bool = False,
     dropout: float = 0.0,
     backend: str | None = None,
     dtype: Any = bfloat16,
@@ -194,14 +204,24 @@ def explain_attention(
     """Say which attention backend runs a call, and why each other one is passed over. Nothing is computed.
 
     Args:
-        q: the Array [B, Lq, H, D], or its shape.
-        k: the Array [B, Lk, G, D], or its shape.
-        v: the Array [B, Lk, G, Dv], or its shape.
+        q: the Array [B, Lq, H, D] or [T, H, D], or its shape.
+        k: the Array [B, Lk, G, D] or [Tk, G, D], or its shape.
+        v: the Array [B, Lk, G, Dv] or [Tk, G, Dv], or its shape.
         attn_mask_type: as in the call (``nvfp.nn.functional.attention.attention``).
         attention_mask: likewise; may be left out here with shapes (then [B, 1, 1, Lk] is assumed where there must
             be one).
         softmax_scale: likewise.
         window_size: likewise.
+        bottom_right_diagonal: likewise.
+        core_attention_bias_type: likewise.
+        core_attention_bias: likewise; or its shape; [1, H, Lq, Lk] of the dtype of q unless given.
+        softmax_type: likewise.
+        softcap: likewise.
+        cu_seqlens_q: likewise; or its shape.
+        cu_seqlens_kv: likewise; the same unless given.
+        max_seqlen_q: likewise.
+        max_seqlen_kv: likewise.
+        return_max_logit: likewise.
         dropout: likewise.
         backend: likewise.
         dtype: of q, k and v where only shapes are given.
@@ -222,25 +242,55 @@ def explain_attention(
         >>> nf.explain_attention(q, q, q, device="cpu")
         attention runs on: composed
           not cudnn: the arrays are on the CPU
+          not flash-attn: not used, needs torch
     """
     place = q.device if isinstance(q, Array) else default_device() if device is None else Device(device)
     queries, keys, values = (_described(x, as_dtype(dtype)) for x in (q, k, v))
-    full = kernel.check_arrays(queries, keys, values)
+    lengths = _lengths((cu_seqlens_q, cu_seqlens_kv), (max_seqlen_q, max_seqlen_kv), queries.ndim == 3)
+    full = kernel.check_arrays(queries, keys, values, lengths)
     mask = _raw_mask(_masks(attention_mask))
-    if mask is None and (attn_mask_type == "arbitrary" or str(attn_mask_type).startswith("padding")):
+    if (
+        mask is None
+        and lengths is None
+        and (attn_mask_type == "arbitrary" or str(attn_mask_type).startswith("padding"))
+    ):
         mask = kernel.Described((full[0], 1, 1, full[3]), _BOOL)
     settings = kernel.check_settings(
-        full, queries.shape[3], attn_mask_type, mask, softmax_scale, window_size, dropout, backend
-    )
+        full, queries.shape[-1], attn_mask_type, mask, softmax_scale, window_size, dropout, backend,
+        bottom_right=bottom_right_diagonal, bias_type=core_attention_bias_type, softmax_type=softmax_type,
+        softcap=softcap, max_logit=return_max_logit, lengths=lengths,
+    )  # fmt: skip
     if isinstance(mask, tuple):  # joined into one before the backend sees it
         settings = arbitrary(settings) if settings.causal == "bottom_right" else settings
         mask = kernel.Described((full[0], 1, full[2], full[3]), _BOOL)
-    reasons = _reasons(queries, keys, values, mask, settings, place)
+    bias = None
+    if core_attention_bias is not None or core_attention_bias_type in ("pre_scale_bias", "post_scale_bias"):
+        bias = _described((1, *full[1:]) if core_attention_bias is None else core_attention_bias, queries.dtype)
+    sink = None if softmax_type == "vanilla" else kernel.Described((full[1],), _FLOAT32)
+    terms = kernel.Terms(bias, None, sink if softmax_type == "learnable" else None, lengths)
+    kernel.check_terms(full, settings, terms)
+    reasons = _reasons(queries, keys, values, mask, settings, replace(terms, sink=sink), place)
     first = next((name for name, why in reasons.items() if why is None and backend in (None, name)), None)
     for name, why in reasons.items():
         if why is None and name != first:
             reasons[name] = f"{first} comes first" if backend is None else f"backend={backend!r} is asked for"
-    return AttentionChoice(first, reasons)
+    return AttentionChoice(first, reasons | {"flash-attn": "not used, needs torch"})
+
+
+def _lengths(ends: tuple[Any, Any], most: tuple[Any, Any], packed: bool) -> kernel.Lengths | None:
+    """Lengths that need not exist: one description for queries and keys where they are the same."""
+    if ends[0] is None:
+        if packed:
+            do = "pass where each entry starts"
+            raise ArgumentError(message("explain_attention", "cu_seqlens_q with packed arrays", None, do))
+        return None
+    first = kernel.Described((_described(ends[0], _INT32).shape[0] - 1,), _INT32)
+    same = ends[1] is None or ends[1] is ends[0]
+    second = first if same else kernel.Described(first.shape, _INT32)
+    if not packed:
+        return kernel.Lengths(first, second)
+    longest = int(most[0] or 0), int((most[0] if most[1] is None else most[1]) or 0)
+    return kernel.Lengths(first, second, first, second, longest)
 
 
 def _described(x: Any, dtype: Any) -> Any:
@@ -256,8 +306,8 @@ def _described(x: Any, dtype: Any) -> Any:
     return kernel.Described(shape, dtype)
 
 
-def _reasons(q: Any, k: Any, v: Any, mask: Any, settings: Any, place: Device) -> dict[str, str | None]:
+def _reasons(q: Any, k: Any, v: Any, mask: Any, settings: Any, terms: Any, place: Device) -> dict[str, str | None]:
     problem = cuda_problem() if place.type == "cuda" else None
     if problem is not None:
         return dict.fromkeys(kernel.BACKENDS, f"no CUDA device here: {problem}")
-    return kernel.reasons(q, k, v, mask, settings, "cuda" if place.type == "cuda" else "cpu")
+    return kernel.reasons(q, k, v, mask, settings, "cuda" if place.type == "cuda" else "cpu", terms)

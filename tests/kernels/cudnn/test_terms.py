@@ -149,7 +149,7 @@ def test_what_is_composed_has_a_reason(device: Device) -> None:
         ({"bias_type": "alibi"}, "copies them from the host"),
         ({"bias_type": "pre_scale_bias", "bias": bias}, "behind the scale"),
         (post, "in the dtype of q, bfloat16, not in float32"),
-        ({"softcap": 2.0}, "no softcap"), ({"max_logit": True}, "no largest score"),
+        ({"softcap": 2.0}, "no softcap"), ({"max_logit": True}, "largest score"),
         ({"mask_type": "padding_causal_bottom_right", "lengths": Lengths(words, other)}, "NaN to queries without keys"),
         ({"mask_type": "padding", "lengths": Lengths(words, other), "window": (2, 2)}, "NaN to queries without keys"),
     ):  # fmt: skip
