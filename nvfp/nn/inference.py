@@ -285,19 +285,26 @@ class InferenceParams:
             StateError: no sequence runs.
             DTypeError: another dtype than the cache's.
         """
+        self._check_angles(query, q_freqs)
+        self._check_angles(key, k_freqs)
+        if query.shape[1] > 1 and self._all_new() and not capturing(query.raw):  # the places are 0, 1, ..
+            return rope(query, q_freqs, interleaved=interleaved), rope(key, k_freqs, interleaved=interleaved)
         of_query = self._angles(query, q_freqs)
         of_key = of_query if k_freqs is q_freqs else self._angles(key, k_freqs)
         return _turned(query, of_query, interleaved), _turned(key, of_key, interleaved)
 
+    def _check_angles(self, x: Array, freqs: Array) -> None:
+        self._check(x)
+        most = self.max_sequence_length
+        if freqs.shape[0] < most or x.shape[1] > most:
+            got = f"{freqs.shape[0]} and {x.shape[1]}"
+            do = "make them for max_sequence_length"
+            raise ShapeError(message(_NAME, f"angles of {most} positions and no more tokens", got, do))
+
     def _angles(self, x: Array, freqs: Array) -> Array:
         """The angles of each token of x [B, L, H, D], in rows [B L, R]."""
-        self._check(x)
         freqs = array(_NAME, freqs)
         batch, length = x.shape[:2]
-        if min(freqs.shape[0], self.max_sequence_length) < max(length, self.max_sequence_length):
-            expected = f"angles of {self.max_sequence_length} positions and no more tokens"
-            got = f"{freqs.shape[0]} and {length}"
-            raise ShapeError(message(_NAME, expected, got, "make them for max_sequence_length"))
         places = self._starts[:batch]
         if length > 1:
             places = elementwise("add", places.reshape(batch, 1), self._steps.raw[:length].reshape(1, length))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -267,21 +268,27 @@ def test_constructor_errors() -> None:
         make(0, 8, 1, 4, device="cpu")
 
 
-@pytest.mark.gpu
 @kinds
-def test_a_captured_decode_step(kind: dict[str, Any]) -> None:
+def test_a_captured_decode_step(device: Any, kind: dict[str, Any]) -> None:
     """One capture serves every position: lengths and pages are device words, memory stays where it is."""
-    with nf.use_device("cuda"):
-        rng = nf.random.default_rng(3)
-        layer = nf.nn.TransformerLayer(64, 128, 4, num_gqa_groups=2, dtype=nf.bfloat16, rng=rng).eval()
-        freqs = nf.nn.RotaryPositionEmbedding(16)(32)
-        x = normal(2, 20, 64, dtype=nf.bfloat16)
-        eager, captured = (nf.nn.InferenceParams(2, 32, 2, 16, dtype=nf.bfloat16, **kind) for _ in range(2))
-        wanted = generate(layer, x, eager, [8] + [1] * 12, rotary_pos_emb=freqs)
-        step = nf.cuda_graph(lambda piece: layer(piece, rotary_pos_emb=freqs, inference_params=captured))
-        captured.pre_step({0: 8, 1: 8})
-        found = [values(layer(x[:, :8], rotary_pos_emb=freqs, inference_params=captured))]
-        for at in range(8, 20):
-            captured.pre_step({0: 1, 1: 1})
-            found.append(values(step(x[:, at : at + 1].copy())))
-        assert np.concatenate(found, 1).tobytes() == values(wanted).tobytes()
+    rng = nf.random.default_rng(3)
+    layer = nf.nn.TransformerLayer(64, 128, 4, num_gqa_groups=2, dtype=nf.bfloat16, rng=rng).eval()
+    freqs = nf.nn.RotaryPositionEmbedding(16)(32)
+    x = normal(2, 20, 64, dtype=nf.bfloat16)
+    eager, captured = (nf.nn.InferenceParams(2, 32, 2, 16, dtype=nf.bfloat16, **kind) for _ in range(2))
+    wanted = generate(layer, x, eager, [8] + [1] * 12, rotary_pos_emb=freqs)
+    step = nf.cuda_graph(lambda piece: layer(piece, rotary_pos_emb=freqs, inference_params=captured))
+    captured.pre_step({0: 8, 1: 8})
+    found = [values(layer(x[:, :8], rotary_pos_emb=freqs, inference_params=captured))]
+    for at in range(8, 20):
+        captured.pre_step({0: 1, 1: 1})
+        found.append(values(step(x[:, at : at + 1].copy())))
+    assert np.concatenate(found, 1).tobytes() == values(wanted).tobytes()
+
+
+def test_the_page_runs(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first example of docs/inference.md prints what it says."""
+    page = (Path(__file__).parents[2] / "docs" / "inference.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    exec(code, {})
+    assert capsys.readouterr().out.strip() == code.strip().rpartition("# ")[2]

@@ -226,22 +226,20 @@ def test_the_module_trains_and_shares_its_weight(device: Any) -> None:
     assert set(head.parameters()) == {"weight", "bias"} and "8, 16" in repr(head)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("recompute", [False, True])
-def test_a_captured_step(recompute: bool) -> None:
-    with nf.use_device("cuda"):
-        x, w, ids, b = problem(64, 32, 100, nf.bfloat16)
+def test_a_captured_step(device: Any, recompute: bool) -> None:
+    x, w, ids, b = problem(64, 32, 100, nf.bfloat16)
 
-        def step(x: Any, ids: Any) -> Any:
-            w.grad = b.grad = None
-            loss = linear_cross_entropy(x, w, ids, b, chunk_bytes=16 * 200, recompute=recompute)
-            loss.backward()
-            return loss, w.grad
+    def step(x: Any, ids: Any) -> Any:
+        x.grad = w.grad = b.grad = None
+        loss = linear_cross_entropy(x, w, ids, b, chunk_bytes=16 * 200, recompute=recompute)
+        loss.backward()
+        return loss, w.grad
 
-        eager = [np.asarray(a).tobytes() for a in step(x, ids)]
-        graphed = nf.cuda_graph(step)
-        for _ in range(3):
-            assert [np.asarray(a).tobytes() for a in graphed(x, ids)] == eager
+    eager = [np.asarray(a).tobytes() for a in step(x, ids)]
+    graphed = nf.cuda_graph(step)
+    for _ in range(3):
+        assert [np.asarray(a).tobytes() for a in graphed(x, ids)] == eager
 
 
 def test_what_does_not_fit(device: Any) -> None:

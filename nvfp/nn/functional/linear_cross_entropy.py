@@ -5,6 +5,14 @@ their gradient, and adds up what x, W and b get from it; backward then only mult
 So the three products run once each, as without chunks. With ``recompute`` (and with ``reduction="none"``, where the
 factor differs from row to row) forward keeps the log-sum-exp alone and backward makes the logits again: a third more
 arithmetic, and no float32 sums [T, K] and [V, K] wait between the two.
+
+16384 tokens, V = 50304, bfloat16 (tests/nn/test_counted.py)   K = 768                    K = 2048
+logits and loss apart                                          3144 MiB at most           3144 MiB
+in chunks                                                      392 MiB, 195 kept between  782 MiB, 521 kept between
+with ``recompute``, 4 products for 3                           392 MiB, none kept         782 MiB, none kept
+
+The peak, in backward, is the same, so the gradient is made in forward unless asked otherwise. Each chunk reads and
+writes the float32 sums of W once: 8 V K bytes beside 6 V K products per row, so a chunk should have some thousand rows.
 """
 
 from __future__ import annotations
