@@ -217,7 +217,8 @@ def test_what_the_layer_refuses(device: Any) -> None:
     with pytest.raises(ArgumentError, match="a mask that 'causal' goes with"):
         layer(x, x, x, nf.zeros((1, 1, 1, 2), dtype=nf.bool))
     for options, error, text in (
-        ({"qkv_format": "hbsd"}, ArgumentError, "bshd, sbhd, thd"), ({"softmax_type": "sparse"}, ArgumentError, "softmax_type"),
+        ({"qkv_format": "hbsd"}, ArgumentError, "bshd, sbhd, thd"),
+        ({"softmax_type": "sparse"}, ArgumentError, "softmax_type"),
         ({"num_gqa_groups": 3}, ArgumentError, "divides"), ({"attention_dropout": 2}, ArgumentError, "probability"),
         ({"attn_mask_type": "left"}, ArgumentError, "attn_mask_type"), ({"colour": 1}, TypeError, "colour"),
     ):  # fmt: skip
