@@ -24,6 +24,6 @@ from nvfp.nn.linear import Linear as Linear
 from nvfp.nn.linear_cross_entropy import LinearCrossEntropy as LinearCrossEntropy
 from nvfp.nn.module import Module as Module, functional_call as functional_call
 from nvfp.nn.multihead_attention import MultiheadAttention as MultiheadAttention
-from nvfp.nn.norm import LayerNorm as LayerNorm, RMSNorm as RMSNorm
+from nvfp.nn.norm import L2Normalization as L2Normalization, LayerNorm as LayerNorm, RMSNorm as RMSNorm
 from nvfp.nn.rotary import RotaryPositionEmbedding as RotaryPositionEmbedding
 from nvfp.nn.transformer import TransformerLayer as TransformerLayer

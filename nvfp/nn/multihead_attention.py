@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from nvfp.arrays.array import Array
 from nvfp.arrays.functions._common import array
-from nvfp.arrays.functions.shape import swapaxes
+from nvfp.arrays.functions.shape import reshape, swapaxes
 from nvfp.arrays.random import Generator
 from nvfp.errors import ArgumentError, ShapeError, message
 from nvfp.nn import _te
@@ -18,13 +19,17 @@ from nvfp.nn.inference import InferenceParams, check_cache
 from nvfp.nn.layernorm_linear import LayerNormLinear
 from nvfp.nn.linear import Linear
 from nvfp.nn.module import Module
-from nvfp.nn.norm import LayerNorm, RMSNorm
+from nvfp.nn.norm import L2Normalization, LayerNorm, RMSNorm
 
-_NORMS = {"RMSNorm": RMSNorm, "LayerNorm": LayerNorm}
+_NORMS: dict[str, Callable[..., Module]] = {
+    "RMSNorm": RMSNorm, "LayerNorm": LayerNorm, "L2Normalization": L2Normalization,
+}  # fmt: skip
 
 
 class MultiheadAttention(Module):
-    """Self-attention with its projections: query, key and value are one GEMM, ``proj`` the other.
+    """Attention with its projections: query, key and value are one GEMM, ``proj`` the other.
+
+    Cross-attention takes queries from its input, keys and values (one GEMM, ``key_value``) from ``encoder_output``.
 
     Args:
         hidden_size: E, of input and output.
@@ -41,23 +46,24 @@ class MultiheadAttention(Module):
         num_gqa_groups: G key and value heads for H query heads; H unless given.
         return_bias: leave the bias of ``proj`` out and return it behind the result.
         return_layernorm_output: return the normalized input too, as the last value.
-        input_layernorm: normalize the input; the projection is then `LayerNormLinear` ``layernorm_qkv``,
-            otherwise `Linear` ``qkv``.
-        attention_type: ``"self"``.
+        input_layernorm: normalize the input; the projection is then `LayerNormLinear` ``layernorm_qkv``
+            (``layernorm_query``), otherwise `Linear` ``qkv`` (``query_layer``).
+        attention_type: ``"self"`` or ``"cross"``.
         fuse_qkv_params: one parameter ``weight`` for all three instead of ``query_weight``, ``key_weight``,
             ``value_weight`` (it is one GEMM in both cases).
         zero_centered_gamma: of the input norm.
-        qkv_weight_interleaved: rows of the fused parameter are ordered per group: its queries, key, value;
-            otherwise all queries, all keys, all values.
+        qkv_weight_interleaved: rows of the fused parameter are ordered per group: its queries, key, value (of
+            ``key_value``: its key, value); otherwise all queries, all keys, all values.
         rotary_pos_interleaved: rotate pairs of neighbours instead of halves.
         bias: of both projections.
         normalization: ``"LayerNorm"`` or ``"RMSNorm"``.
         qkv_format: ``"bshd"``: input and result are (batch, sequence, hidden); ``"sbhd"``, TE's default: (sequence,
-            batch, hidden).
-        qk_norm_type: ``"RMSNorm"`` or ``"LayerNorm"``: normalize the heads of query and key.
+            batch, hidden); ``"thd"``: (tokens, hidden), the entries of the batch one behind the other.
+        qk_norm_type: ``"RMSNorm"``, ``"LayerNorm"`` or ``"L2Normalization"`` (no parameters): normalize the heads of
+            query and key.
         qk_norm_eps: its eps.
         qk_norm_before_rope: do so before the rotary embedding, not after it.
-        softmax_type: ``"vanilla"``.
+        softmax_type: ``"vanilla"``, ``"off-by-one"`` or ``"learnable"``; see `DotProductAttention`.
         dtype: of the parameters; float32 unless given. ``params_dtype`` is TE's name for it.
         device: of the parameters; the default device unless given.
         rng: a `nf.random.Generator` for initial values and dropout; without one fresh entropy.
@@ -68,7 +74,7 @@ class MultiheadAttention(Module):
 
     Raises:
         ArgumentError: heads that do not divide, or an unknown word.
-        NotBuiltError: cross-attention, another layout, another softmax, or another of TE's arguments, by name.
+        NotBuiltError: another of TE's arguments, by name.
 
     Numerics: the GEMMs follow the recipe in force, attention computes in the dtype of the input.
 
@@ -120,9 +126,8 @@ class MultiheadAttention(Module):
         super().__init__()
         own = "MultiheadAttention"
         _te.refuse(own, te, _te.BLOCK)
-        _te.one_of(own, "attention_type", attention_type, ("self",), ("cross",))
-        self.qkv_format = _te.one_of(own, "qkv_format", qkv_format, ("bshd", "sbhd"), ("thd",))
-        _te.one_of(own, "softmax_type", softmax_type, ("vanilla",), ("off-by-one", "learnable"))
+        self.attention_type = _te.one_of(own, "attention_type", attention_type, ("self", "cross"))
+        self.qkv_format = _te.one_of(own, "qkv_format", qkv_format, ("bshd", "sbhd", "thd"))
         self._sizes(hidden_size, num_attention_heads, num_gqa_groups, kv_channels)
         self.layer_number, self.name = layer_number, name
         self.attn_mask_type, self.window_size = attn_mask_type, window_size
@@ -136,30 +141,51 @@ class MultiheadAttention(Module):
             "delay_wgrad_compute": delay_wgrad_compute,
         }
         q, kv = self.num_attention_heads * self.kv_channels, self.num_gqa_groups * self.kv_channels
-        split = None if fuse_qkv_params else {"query": q, "key": kv, "value": kv}
-        projection = {**options, "init_method": init_method, "parameters_split": split}
+        projection = {**options, "init_method": init_method}
+        rows = {"query": q} if attention_type == "cross" else {"query": q, "key": kv, "value": kv}
+        split: dict[str, Any] = {} if fuse_qkv_params else {"parameters_split": rows}
+        what, kind = ("query", "query_layer") if attention_type == "cross" else ("qkv", "qkv")
         if self.input_layernorm:
-            self.layernorm_qkv = LayerNormLinear(
+            first: Module = LayerNormLinear(
                 self.hidden_size,
-                q + 2 * kv,
+                sum(rows.values()),
                 layernorm_epsilon,
                 normalization=normalization,
                 zero_centered_gamma=zero_centered_gamma,
                 return_layernorm_output=return_layernorm_output,
-                name=f"{name}.layernorm_linear_qkv" if name else "",
+                name=f"{name}.layernorm_linear_{what}" if name else "",
                 **projection,
+                **split,
             )
         else:
-            self.qkv = Linear(self.hidden_size, q + 2 * kv, name=f"{name}.linear_qkv" if name else "", **projection)
+            first = Linear(
+                self.hidden_size,
+                sum(rows.values()),
+                name=f"{name}.linear_{what}" if name else "",
+                **projection,
+                **split,
+            )
+        self._first = f"layernorm_{what}" if self.input_layernorm else kind
+        setattr(self, self._first, first)
+        if attention_type == "cross":
+            if not fuse_qkv_params:
+                split = {"parameters_split": {"key": kv, "value": kv}}
+            self.key_value = Linear(
+                self.hidden_size, 2 * kv, name=f"{name}.linear_kv" if name else "", **projection, **split
+            )
         self._add_qk_norm(qk_norm_type, qk_norm_eps, qk_norm_before_rope, dtype, device)
         self.core_attention = DotProductAttention(
             self.num_attention_heads,
             self.kv_channels,
             num_gqa_groups=self.num_gqa_groups,
             attention_dropout=attention_dropout,
+            qkv_format=qkv_format,
             attn_mask_type=attn_mask_type,
             window_size=window_size,
+            attention_type=attention_type,
             layer_number=layer_number,
+            softmax_type=softmax_type,
+            device=device,
             rng=rng,
         )
         self.proj = Linear(
@@ -192,7 +218,7 @@ class MultiheadAttention(Module):
         self.k_norm: Module | None = None
         self.qk_norm_before_rope = bool(before_rope)
         if kind is not None:
-            _te.one_of("MultiheadAttention", "qk_norm_type", kind, tuple(_NORMS), ("L2Normalization",))
+            _te.one_of("MultiheadAttention", "qk_norm_type", kind, tuple(_NORMS))
             options: dict[str, Any] = {"eps": eps, "device": device, "dtype": dtype}
             self.q_norm = _NORMS[kind](self.kv_channels, **options)
             self.k_norm = _NORMS[kind](self.kv_channels, **options)
@@ -201,63 +227,61 @@ class MultiheadAttention(Module):
         self,
         hidden_states: Array,
         attention_mask: Array | tuple[Array, Array] | None = None,
+        encoder_output: Array | None = None,
         *,
-        attn_mask_type: str | None = None,
         window_size: tuple[int, int] | None = None,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: Array | tuple[Array, Array] | None = None,
-        checkpoint_core_attention: bool = False,
         inference_params: InferenceParams | None = None,
-        **te: Any,
+        **attention: Any,
     ) -> Any:
         """Return the projected attention [B, L, E], and behind it what the constructor's ``return_`` arguments ask for.
 
         Args:
-            hidden_states: [B, L, E] ([L, B, E] under ``"sbhd"``, and so the result).
-            attention_mask: bool, True = masked out: [B, 1, 1, L] for padding, broadcastable to [B, H, L, L]
+            hidden_states: [B, L, E] (``"sbhd"``: [L, B, E], ``"thd"``: [T, E]; and so the result).
+            attention_mask: bool, True = masked out: [B, 1, 1, L] for padding, broadcastable to [B, H, L, Lk]
                 for ``"arbitrary"``; see `DotProductAttention`.
-            attn_mask_type: in place of the constructor's.
+            encoder_output: [B, Lk, E] (in the layer's format), which keys and values come from in cross-attention.
             window_size: in place of the constructor's.
             is_first_microbatch: as in `Linear`.
-            rotary_pos_emb: angles of `RotaryPositionEmbedding`, or a pair of them for query and key.
-            checkpoint_core_attention: as in `DotProductAttention`.
-            inference_params: likewise; ``rotary_pos_emb`` then holds the angles of all its positions.
-            te: TE's other arguments, at their defaults only.
+            rotary_pos_emb: angles of `RotaryPositionEmbedding`, or a pair of them for query and key; under ``"thd"``
+                one row for each token.
+            inference_params: as in `DotProductAttention`; ``rotary_pos_emb`` then holds the angles of all its
+                positions. Cross-attention keeps nothing there.
+            attention: further arguments of `DotProductAttention.forward`: ``attn_mask_type``,
+                ``checkpoint_core_attention``, ``core_attention_bias_type``, ``core_attention_bias``,
+                ``alibi_slopes``, ``bottom_right_diagonal``, ``cu_seqlens_q`` and the like.
 
         Raises:
             ShapeError: an input that is not [B, L, E].
+            ArgumentError: an ``encoder_output`` in self-attention, or none in cross-attention.
         """
-        _te.refuse("MultiheadAttention.forward", te, _te.ATTENTION_FORWARD)
-        x = array("MultiheadAttention", hidden_states)
-        if x.ndim != 3 or x.shape[2] != self.hidden_size:
-            expected = f"(batch, sequence, {self.hidden_size})"
-            raise ShapeError(message("MultiheadAttention", expected, x.shape, "reshape the input"))
-        normed = None
-        if self.input_layernorm:
-            mixed = self.layernorm_qkv(x, is_first_microbatch)
-            if self.return_layernorm_output:
-                mixed, normed = mixed
-        else:
-            mixed = self.qkv(x, is_first_microbatch)
-        query, key, value = split_qkv(
-            mixed,
-            self.num_attention_heads,
-            self.num_gqa_groups,
-            self.kv_channels,
-            interleaved=self.qkv_weight_interleaved,
-        )
+        own = "MultiheadAttention"
+        x = self._input("hidden_states", hidden_states)
+        memory = None if encoder_output is None else self._input("encoder_output", encoder_output)
+        if (memory is None) == (self.attention_type == "cross"):
+            expected = f"encoder_output with cross-attention only, this is {self.attention_type}-attention"
+            got = "none" if memory is None else f"one of shape {memory.shape}"
+            raise ArgumentError(message(own, expected, got, "pass what the type needs"))
+        attention = {name: value for name, value in attention.items() if name not in _te.UNUSED}
+        first = getattr(self, self._first)(x, is_first_microbatch)
+        first, normed = first if self.input_layernorm and self.return_layernorm_output else (first, None)
+        query, key, value = self._heads(first, memory, is_first_microbatch)
         if self.qkv_format == "sbhd":
             query, key, value = (swapaxes(z, 0, 1) for z in (query, key, value))
-        query, key = self._placed(query, key, rotary_pos_emb, inference_params)
+        cache = inference_params if memory is None else None
+        query, key = self._placed(query, key, rotary_pos_emb, cache)
+        if self.qkv_format == "thd":
+            query, key, value = (reshape(z, z.shape[1:]) for z in (query, key, value))
         context = self.core_attention(
             query,
             key,
             value,
             attention_mask=attention_mask,
-            attn_mask_type=attn_mask_type,
-            checkpoint_core_attention=checkpoint_core_attention,
-            inference_params=inference_params,
+            qkv_format="thd" if self.qkv_format == "thd" else "bshd",
+            inference_params=cache,
             **({} if window_size is None else {"window_size": window_size}),
+            **attention,
         )
         if self.qkv_format == "sbhd":
             context = swapaxes(context, 0, 1)
@@ -266,6 +290,30 @@ class MultiheadAttention(Module):
         if self.return_layernorm_output and self.input_layernorm:
             outputs = (*outputs, normed)
         return outputs if len(outputs) > 1 else outputs[0]
+
+    def _input(self, name: str, x: Any) -> Array:
+        """``x`` as an Array, checked."""
+        x = array("MultiheadAttention", x)
+        axes = 2 if self.qkv_format == "thd" else 3
+        if x.ndim != axes or x.shape[-1] != self.hidden_size:
+            lead = "tokens" if axes == 2 else "batch, sequence"
+            expected = f"{name} ({lead}, {self.hidden_size})"
+            raise ShapeError(message("MultiheadAttention", expected, x.shape, "reshape the input"))
+        return x  # type: ignore[no-any-return]
+
+    def _heads(self, first: Array, memory: Array | None, microbatch: bool | None) -> tuple[Array, Array, Array]:
+        """Query, key and value [B, L, heads, D] (``"sbhd"``: [L, B, heads, D], ``"thd"``: [1, T, heads, D])."""
+        heads, groups, channels = self.num_attention_heads, self.num_gqa_groups, self.kv_channels
+        interleaved = self.qkv_weight_interleaved
+        if memory is None:
+            return split_qkv(self._batched(first), heads, groups, channels, interleaved=interleaved)
+        mixed = self._batched(self.key_value(memory, microbatch))
+        _, key, value = split_qkv(mixed, 0, groups, channels, interleaved=interleaved)
+        first = self._batched(first)
+        return reshape(first, (*first.shape[:2], heads, channels)), key, value
+
+    def _batched(self, x: Array) -> Array:
+        return reshape(x, (1, *x.shape)) if self.qkv_format == "thd" else x
 
     def _placed(self, query: Array, key: Array, rotary: Any, cache: InferenceParams | None) -> tuple[Array, Array]:
         """Query and key, normalized and rotated."""

@@ -1,4 +1,4 @@
-"""`LayerNorm` and `RMSNorm`: the normalisations as layers."""
+"""`LayerNorm`, `RMSNorm` and `L2Normalization`: the normalisations as layers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nvfp.arrays.array import Array, parameter
-from nvfp.arrays.creation import ones, zeros
+from nvfp.arrays.creation import full, ones, zeros
 from nvfp.arrays.functions._common import array, integers
 from nvfp.arrays.random import Generator
 from nvfp.dtypes.dense import float32
@@ -152,3 +152,48 @@ class RMSNorm(_Norm):
         options: dict[str, Any] = {"eps": self.eps, "zero_centered_gamma": self.zero_centered_gamma}
         y = rms_norm(rows, self._flat(self.weight), **options)  # type: ignore[arg-type]
         return y if y.shape == shape else y.reshape(shape)
+
+
+class L2Normalization(Module):
+    """``x / sqrt(sum(x^2) + eps)`` over the last axis; no parameters.
+
+    Args:
+        features: H.
+        eps: added to the sum of squares.
+        options: what norms with parameters take (``dtype``, ``device``); without effect here.
+
+    Shapes: x [..., H], result as x, in the dtype of x.
+
+    Raises:
+        ShapeError: the last axis of x is not H.
+        ArgumentError: a negative eps.
+
+    Numerics: the kernel of `RMSNorm` with the factor ``1 / sqrt(H)`` and ``eps / H``: float32 inside, one rounding.
+
+    Source: Transformer Engine's ``qk_norm_type="L2Normalization"``.
+
+    Example:
+        >>> import nvfp as nf
+        >>> nf.nn.L2Normalization(2, eps=0.0)(nf.asarray([[3.0, 4.0]], device="cpu")).tolist()
+        [[0.6000000238418579, 0.800000011920929]]
+    """
+
+    def __init__(self, features: int, eps: float = 1e-6, **options: Any) -> None:
+        super().__init__()
+        self.features, self.eps = count("L2Normalization", "features", features), check_eps("L2Normalization", eps)
+        self._factors: dict[Any, Array] = {}  # by device
+
+    def forward(self, x: Array) -> Array:
+        """Return the normalised ``x``."""
+        x = array("L2Normalization", x)
+        if x.shape[-1:] != (self.features,):
+            expected = f"x [..., {self.features}]"
+            raise ShapeError(message("L2Normalization", expected, x.shape, "match the number of features"))
+        factor = self._factors.get(x.device)
+        if factor is None:
+            factor = self._factors[x.device] = full((self.features,), self.features**-0.5, device=x.device)
+        return rms_norm(x, factor, eps=self.eps / self.features)
+
+    def extra_repr(self) -> str:
+        """Size and eps."""
+        return f"{self.features}, eps={self.eps}"

@@ -17,17 +17,20 @@ from nvfp.nn.module import Module
 from nvfp.nn.multihead_attention import MultiheadAttention
 from nvfp.nn.norm import LayerNorm, RMSNorm
 
-_UNBUILT = {
-    **_te.BLOCK,
-    "enc_dec_attn_mask_type": "no_mask",
-    "enc_dec_window_size": None,
-    "drop_path_rate": 0.0,
-    "activation_params": None,
+_UNBUILT = {**_te.BLOCK, "activation_params": None, "drop_path_rate": 0.0}
+# Arguments of attention that say where the queries' entries lie, and their counterparts for the keys.
+_LENGTHS = {
+    "cu_seqlens_kv": "cu_seqlens_q",
+    "cu_seqlens_kv_padded": "cu_seqlens_q_padded",
+    "max_seqlen_kv": "max_seqlen_q",
 }
+_INTER = (*_LENGTHS, *_LENGTHS.values(), "checkpoint_core_attention", "pad_between_seqs")
 
 
 class TransformerLayer(Module):
     """One block of a Transformer: ``x + drop(attention(norm(x)))``, then ``x + drop(mlp(norm(x)))``.
+
+    A decoder has cross-attention over ``encoder_output`` between them, ``x + drop(inter_attention(norm(x)))``.
 
     Args:
         hidden_size: E.
@@ -46,7 +49,9 @@ class TransformerLayer(Module):
         apply_residual_connection_post_layernorm: add the norm's output instead of its input.
         output_layernorm: no norm before attention, one behind the block (``layernorm``).
         parallel_attention_mlp: ``x + drop(attention(norm(x)) + mlp(norm'(x)))``.
-        layer_type: ``"encoder"``.
+        layer_type: ``"encoder"`` or ``"decoder"``.
+        enc_dec_attn_mask_type: of the decoder's cross-attention; ``"no_mask"`` unless given.
+        enc_dec_window_size: its sliding window.
         fuse_qkv_params: one parameter for query, key and value; see `MultiheadAttention`.
         zero_centered_gamma: of every norm.
         qkv_weight_interleaved: of the fused parameter.
@@ -54,25 +59,25 @@ class TransformerLayer(Module):
         activation: see `LayerNormMLP`.
         normalization: ``"LayerNorm"`` or ``"RMSNorm"``.
         attn_input_format: ``"bshd"``: input and result are (batch, sequence, hidden); ``"sbhd"``, TE's default:
-            (sequence, batch, hidden).
+            (sequence, batch, hidden); ``"thd"``: (tokens, hidden), see `MultiheadAttention`.
         rotary_pos_interleaved: rotate pairs of neighbours instead of halves.
         qk_norm_type: see `MultiheadAttention`.
         qk_norm_eps: see `MultiheadAttention`.
         qk_norm_before_rope: see `MultiheadAttention`.
-        softmax_type: ``"vanilla"``.
+        softmax_type: see `MultiheadAttention`.
         dtype: of the parameters; float32 unless given. ``params_dtype`` is TE's name for it.
         device: of the parameters; the default device unless given.
         rng: a `nf.random.Generator` for initial values and dropout; without one fresh entropy.
         fuse_wgrad_accumulation: as in `Linear`.
         delay_wgrad_compute: as in `Linear`.
         name: shown in reports.
-        te: TE's other arguments (decoder, drop path, several devices), at their defaults only.
+        te: TE's other arguments (several devices), at their defaults only.
 
     Shapes: input and result [B, L, E]. Parameter names are TE's, so that its state dicts load.
 
     Raises:
         ArgumentError: arguments that exclude each other, or an unknown word.
-        NotBuiltError: ``layer_type="decoder"``, another layout, or another of TE's arguments, by name.
+        NotBuiltError: another of TE's arguments, by name.
 
     Numerics: the four GEMMs follow the recipe in force; norms, activation, softmax and dropout compute in
         float32 and round to the dtype of the input, which is also that of the residual stream.
@@ -105,6 +110,8 @@ class TransformerLayer(Module):
         output_layernorm: bool = False,
         parallel_attention_mlp: bool = False,
         layer_type: str = "encoder",
+        enc_dec_attn_mask_type: str = "no_mask",
+        enc_dec_window_size: tuple[int, int] | None = None,
         fuse_qkv_params: bool = False,
         zero_centered_gamma: bool = False,
         qkv_weight_interleaved: bool = True,
@@ -129,13 +136,16 @@ class TransformerLayer(Module):
         super().__init__()
         own = "TransformerLayer"
         _te.refuse(own, te, _UNBUILT)
-        self.layer_type = _te.one_of(own, "layer_type", layer_type, ("encoder",), ("decoder",))
-        _te.one_of(own, "attn_input_format", attn_input_format, ("bshd", "sbhd"), ("thd",))
+        self.layer_type = _te.one_of(own, "layer_type", layer_type, ("encoder", "decoder"))
+        _te.one_of(own, "attn_input_format", attn_input_format, ("bshd", "sbhd", "thd"))
         self.apply_residual_connection_post_layernorm = bool(apply_residual_connection_post_layernorm)
         self.output_layernorm, self.parallel_attention_mlp = bool(output_layernorm), bool(parallel_attention_mlp)
         others = ("apply_residual_connection_post_layernorm", "output_layernorm")
         if self.parallel_attention_mlp and (got := [name for name in others if getattr(self, name)]):
             raise ArgumentError(message(own, "parallel_attention_mlp by itself", f"{got[0]} too", "drop one of them"))
+        if self.parallel_attention_mlp and layer_type == "decoder":
+            do = "drop parallel_attention_mlp"
+            raise ArgumentError(message(own, "parallel_attention_mlp in an encoder", "a decoder", do))
         self.layer_number, self.name = layer_number, name
         self.hidden_dropout = hidden_dropout
         weights: dict[str, Any] = {
@@ -150,29 +160,34 @@ class TransformerLayer(Module):
             "delay_wgrad_compute": delay_wgrad_compute,
         }
         norm: dict[str, Any] = {"normalization": normalization, "zero_centered_gamma": zero_centered_gamma}
+        heads: dict[str, Any] = {
+            "hidden_size": hidden_size, "num_attention_heads": num_attention_heads, "kv_channels": kv_channels,
+            "attention_dropout": attention_dropout, "layernorm_epsilon": layernorm_epsilon,
+            "layer_number": layer_number, "num_gqa_groups": num_gqa_groups, "fuse_qkv_params": fuse_qkv_params,
+            "qkv_weight_interleaved": qkv_weight_interleaved, "qkv_format": attn_input_format,
+            "rotary_pos_interleaved": rotary_pos_interleaved, "qk_norm_type": qk_norm_type,
+            "qk_norm_eps": qk_norm_eps, "qk_norm_before_rope": qk_norm_before_rope, "softmax_type": softmax_type,
+        }  # fmt: skip
         self.self_attention = MultiheadAttention(
-            hidden_size,
-            num_attention_heads,
-            kv_channels,
-            attention_dropout,
-            layernorm_epsilon,
-            layer_number=layer_number,
             attn_mask_type=self_attn_mask_type,
             window_size=window_size,
-            num_gqa_groups=num_gqa_groups,
             input_layernorm=not self.output_layernorm,
-            fuse_qkv_params=fuse_qkv_params,
-            qkv_weight_interleaved=qkv_weight_interleaved,
-            qkv_format=attn_input_format,
-            rotary_pos_interleaved=rotary_pos_interleaved,
-            qk_norm_type=qk_norm_type,
-            qk_norm_eps=qk_norm_eps,
-            qk_norm_before_rope=qk_norm_before_rope,
-            softmax_type=softmax_type,
             name=f"{name}.self_attention" if name else "",
+            **heads,
             **weights,
             **norm,
         )
+        if layer_type == "decoder":
+            self.inter_attention = MultiheadAttention(
+                attn_mask_type=enc_dec_attn_mask_type,
+                window_size=enc_dec_window_size,
+                input_layernorm=True,
+                attention_type="cross",
+                name=f"{name}.inter_attention" if name else "",
+                **heads,
+                **weights,
+                **norm,
+            )
         self.layernorm_mlp = LayerNormMLP(
             hidden_size,
             ffn_hidden_size,
@@ -194,12 +209,15 @@ class TransformerLayer(Module):
         attention_mask: Array | tuple[Array, Array] | None = None,
         self_attn_mask_type: str | None = None,
         window_size: tuple[int, int] | None = None,
+        encoder_output: Array | None = None,
+        enc_dec_attn_mask: Array | tuple[Array, Array] | None = None,
         *,
+        enc_dec_attn_mask_type: str | None = None,
+        enc_dec_window_size: tuple[int, int] | None = None,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: Array | tuple[Array, Array] | None = None,
-        checkpoint_core_attention: bool = False,
         inference_params: InferenceParams | None = None,
-        **te: Any,
+        **attention: Any,
     ) -> Array:
         """Return the block's output [B, L, E].
 
@@ -208,17 +226,27 @@ class TransformerLayer(Module):
             attention_mask: bool, True = masked out; see `MultiheadAttention`.
             self_attn_mask_type: in place of the constructor's.
             window_size: in place of the constructor's.
+            encoder_output: [B, Lk, E], for a decoder.
+            enc_dec_attn_mask: bool, True = masked out, for the cross-attention.
+            enc_dec_attn_mask_type: in place of the constructor's.
+            enc_dec_window_size: in place of the constructor's.
             is_first_microbatch: as in `Linear`.
-            rotary_pos_emb: angles of `RotaryPositionEmbedding`, or a pair of them for query and key.
-            checkpoint_core_attention: as in `DotProductAttention`.
+            rotary_pos_emb: angles of `RotaryPositionEmbedding`, or a pair of them for query and key; for the
+                self-attention.
             inference_params: as in `MultiheadAttention`.
-            te: TE's other arguments, at their defaults only.
+            attention: further arguments of `MultiheadAttention.forward`. Lengths (``cu_seqlens_q`` ...,
+                ``max_seqlen_q`` ...) and ``checkpoint_core_attention`` reach both attentions of a decoder, those of
+                the keys the cross-attention alone; biases and slopes the self-attention.
 
         Raises:
             ShapeError: an input that is not [B, L, E].
+            ArgumentError: an ``encoder_output`` for an encoder, or none for a decoder.
         """
-        _te.refuse("TransformerLayer.forward", te, _te.LAYER_FORWARD)
         x = array("TransformerLayer", hidden_states)
+        self._check_encoder(encoder_output, enc_dec_attn_mask)
+        own = attention
+        if self.layer_type == "decoder":  # its own keys lie as its queries do
+            own = {k: attention.get(_LENGTHS.get(k, k)) for k in attention}
         attended = self.self_attention(
             x,
             attention_mask,
@@ -226,8 +254,8 @@ class TransformerLayer(Module):
             window_size=window_size,
             is_first_microbatch=is_first_microbatch,
             rotary_pos_emb=rotary_pos_emb,
-            checkpoint_core_attention=checkpoint_core_attention,
             inference_params=inference_params,
+            **own,
         )
         if self.parallel_attention_mlp:
             mlp = self.layernorm_mlp(x, is_first_microbatch)
@@ -236,11 +264,30 @@ class TransformerLayer(Module):
         if self.apply_residual_connection_post_layernorm and not self.output_layernorm:
             attended, residual = attended
         x = self.dropout(attended, residual=residual)
+        if self.layer_type == "decoder":
+            crossed = self.inter_attention(
+                x,
+                enc_dec_attn_mask,
+                encoder_output,
+                attn_mask_type=enc_dec_attn_mask_type,
+                window_size=enc_dec_window_size,
+                is_first_microbatch=is_first_microbatch,
+                **{k: value for k, value in attention.items() if k in _INTER},
+            )
+            crossed, residual = crossed if self.apply_residual_connection_post_layernorm else (crossed, x)
+            x = self.dropout(crossed, residual=residual)
         mlp, residual = self.layernorm_mlp(x, is_first_microbatch), x
         if self.apply_residual_connection_post_layernorm:
             mlp, residual = mlp
         y: Array = self.dropout(mlp, residual=residual)
         return self.layernorm(y) if self.output_layernorm else y
+
+    def _check_encoder(self, encoder_output: Any, mask: Any) -> None:
+        decoder = self.layer_type == "decoder"
+        if decoder != (encoder_output is not None) or (mask is not None and not decoder):
+            expected = "encoder_output (and enc_dec_attn_mask) with layer_type='decoder' only"
+            got = "no encoder_output" if decoder else "one for an encoder"
+            raise ArgumentError(message("TransformerLayer", expected, got, "pass what the type needs"))
 
     def extra_repr(self) -> str:
         """What the parts do not say."""

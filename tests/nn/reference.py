@@ -77,11 +77,11 @@ def rotate(x: Any, *, base: float = 10000.0, interleaved: bool = False) -> Any:
     return anp.concatenate((a * cos - b * sin, b * cos + a * sin), axis=-1)
 
 
-def attend(q: Any, k: Any, v: Any, hidden: Any) -> Any:
+def attend(q: Any, k: Any, v: Any, hidden: Any, bias: Any = 0.0) -> Any:
     """Softmax attention of [B, L, H, D] with G key heads; ``hidden`` is True where a key is not seen."""
     each = q.shape[2] // k.shape[2]
     k, v = (anp.repeat(z, each, axis=2) for z in (k, v))
-    scores = anp.einsum("blhd,bmhd->bhlm", q, k) / np.sqrt(q.shape[3])
+    scores = anp.einsum("blhd,bmhd->bhlm", q, k) / np.sqrt(q.shape[3]) + bias
     seen = np.broadcast_to(~np.asarray(hidden), scores.shape)
     top = np.max(np.where(seen, _value(scores), -1e300), axis=-1, keepdims=True)
     shifted = anp.where(seen, scores - top, 0.0)
@@ -115,6 +115,7 @@ def attention(
     qk_norm: str | None = None,
     qk_eps: float = 1e-6,
     qk_norm_first: bool = False,
+    bias: Any = 0.0,
     **options: Any,
 ) -> tuple[Any, Any]:
     """MultiheadAttention (causal unless a mask is given): its output and that of its norm."""
@@ -132,6 +133,8 @@ def attention(
         q, k, v = (anp.reshape(z, (*x.shape[:2], n, -1)) for z, n in ((q, heads), (k, groups), (v, groups)))
 
     def normed_heads(z: Any, name: str) -> Any:
+        if qk_norm == "L2Normalization":
+            return z / anp.sqrt(anp.sum(z * z, axis=-1, keepdims=True) + qk_eps)
         weight, bias = p[f"{name}_norm.weight"], p.get(f"{name}_norm.bias")
         return norm(z, weight, bias, rms=qk_norm == "RMSNorm", eps=qk_eps)
 
@@ -142,7 +145,38 @@ def attention(
     if qk_norm and not qk_norm_first:
         q, k = normed_heads(q, "q"), normed_heads(k, "k")
     hidden = causal(x.shape[1]) if mask is None else mask
+    return linear(attend(q, k, v, hidden, bias), p, "proj."), normed
+
+
+def cross_attention(
+    x: Any, memory: Any, p: Params, *, heads: int, groups: int, mask: Any = False, **options: Any
+) -> tuple[Any, Any]:
+    """MultiheadAttention over ``memory``: its output and that of its norm."""
+    name = "layernorm_query." if any(k.startswith("layernorm_query.") for k in p) else "query_layer."
+    own, other, normed = part(p, name), part(p, "key_value."), x
+    if name == "layernorm_query.":
+        normed = norm(x, own["layer_norm_weight"], own.get("layer_norm_bias"), **options)
+    q = linear(normed, own, "" if "weight" in own else "query_")
+    q = anp.reshape(q, (*x.shape[:2], heads, -1))
+    if "weight" in other:  # fused: per group its key, its value
+        mixed = anp.reshape(linear(memory, other), (*memory.shape[:2], groups, 2, -1))
+        k, v = mixed[:, :, :, 0], mixed[:, :, :, 1]
+    else:
+        k, v = (anp.reshape(linear(memory, other, f"{z}_"), (*memory.shape[:2], groups, -1)) for z in ("key", "value"))
+    hidden = np.broadcast_to(mask, (x.shape[0], heads, x.shape[1], memory.shape[1]))
     return linear(attend(q, k, v, hidden), p, "proj."), normed
+
+
+def decoder(
+    x: Any, memory: Any, p: Params, *, post_norm_residual: bool = False, mask: Any = False, **options: Any
+) -> Any:
+    """TransformerLayer with cross-attention, without dropout."""
+    attended, normed = attention(x, part(p, "self_attention."), **options)
+    x = (normed if post_norm_residual else x) + attended
+    crossed, normed = cross_attention(x, memory, part(p, "inter_attention."), mask=mask, **options)
+    x = (normed if post_norm_residual else x) + crossed
+    y, normed = mlp(x, part(p, "layernorm_mlp."))
+    return (normed if post_norm_residual else x) + y
 
 
 def layer(
