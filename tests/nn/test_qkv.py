@@ -64,3 +64,12 @@ def test_others_are_copied() -> None:
             assert expected is None or (found == expected).all(), name
         found = vjp(mixed, layout, [q, None, v])
         assert (parts(found, 4, 4, interleaved)[1] == 0).all()
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_part_of_qkv_that_is_not_used_has_gradient_zero(device: Any, interleaved: bool) -> None:
+    mixed = nf.asarray(np.random.default_rng(1).standard_normal((2, 3, 8 * 4)).astype(np.float32), requires_grad=True)
+    del [np.full((2, 3, 8 * 4), np.nan, np.float32) for _ in range(9)][:]  # what fresh memory may hold
+    split_qkv(mixed, 4, 2, 4, interleaved=interleaved)[1].sum().backward()
+    rows = np.arange(8) % 4 == 2 if interleaved else (np.arange(8) >= 4) & (np.arange(8) < 6)
+    assert np.array_equal(np.asarray(mixed.grad), np.broadcast_to(np.repeat(rows, 4), (2, 3, 32)))

@@ -11,7 +11,6 @@ import pytest
 
 import nvfp as nf
 from nvfp.errors import ArgumentError, DTypeError, NotBuiltError, ShapeError
-from nvfp.nn.functional._qkv import split_qkv
 from tests.nn import reference
 from tests.nn.test_layernorm_layers import compare, randomize, rng
 from tests.recipes.every import RECIPES
@@ -356,15 +355,6 @@ def test_each_weight_has_its_own_initializer(device: Any) -> None:
     names = "self_attention.layernorm_qkv.weight", "self_attention.proj.weight"
     mlp = "layernorm_mlp.fc1_weight", "layernorm_mlp.fc2_weight"
     assert weights == dict(zip((*names, *mlp), ({2.0}, {3.0}) * 2, strict=True))
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_a_part_of_qkv_that_is_not_used_has_gradient_zero(device: Any, interleaved: bool) -> None:
-    mixed = nf.asarray(draw((2, 3, 8 * 4)), requires_grad=True)
-    del [np.full((2, 3, 8 * 4), np.nan, np.float32) for _ in range(9)][:]  # what fresh memory may hold
-    split_qkv(mixed, 4, 2, 4, interleaved=interleaved)[1].sum().backward()
-    rows = np.arange(8) % 4 == 2 if interleaved else (np.arange(8) >= 4) & (np.arange(8) < 6)
-    assert np.array_equal(np.asarray(mixed.grad), np.broadcast_to(np.repeat(rows, 4), (2, 3, 32)))
 
 
 @pytest.mark.parametrize(
