@@ -11,7 +11,7 @@ from nvfp.device import Device
 from nvfp.kernels.attention import Settings
 from nvfp.kernels.cuda import attention, cross_entropy, softmax
 from nvfp.kernels.dropout import dropout
-from tests.kernels import test_attention_terms as terms
+from tests.kernels import test_attention_packed as packed, test_attention_terms as terms
 from tests.kernels.cuda import emulator
 from tests.kernels.dense import BF16, F32, normal
 from tests.kernels.test_attention import compare, mask_for, problem
@@ -125,14 +125,14 @@ def test_composition_of_terms(dtype: np.dtype, scores: int, monkeypatch: pytest.
     terms.test_the_largest_score_of_heads_that_see_nothing(device)
 
 
-@pytest.mark.parametrize("mask_type", [*terms.PADDED, "causal"])
+@pytest.mark.parametrize("mask_type", [*packed.PADDED, "causal"])
 def test_composition_of_packed_arrays(mask_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvfp.kernels.attention.twin_of", lambda *_: attention)
     device = Device("cpu")
     for dtype in (F32, BF16):
         for gap in (0, 2):
-            terms.test_packed(device, dtype, mask_type, gap)
+            packed.test_packed(device, dtype, mask_type, gap)
     if mask_type.startswith("padding"):
-        terms.test_lengths_in_place_of_masks(device, mask_type)
-    terms.test_the_example_of_the_docs(device)
-    terms.test_packed_and_empty(device, (0, 3))
+        packed.test_lengths_in_place_of_masks(device, mask_type)
+    packed.test_the_example_of_the_docs(device)
+    packed.test_packed_and_empty(device, (0, 3))

@@ -16,6 +16,7 @@ from tests.kernels import test_attention_terms as terms
 from tests.kernels.cudnn.test_attention import BF16, F16
 from tests.kernels.dense import F32, normal
 from tests.kernels.test_attention import problem
+from tests.kernels.test_attention_packed import pack as packed_rows
 from tests.oracles import attention as oracle
 
 SHAPE = (4, 4, 40, 48)
@@ -87,7 +88,7 @@ def rows_of(arrays: list[np.ndarray], ends: np.ndarray, gap: int) -> tuple[list[
     totals = [int(first[-1] + n[-1]) + gap for first, n in zip(starts, ends)]
 
     def pack(x: np.ndarray, side: int, fill: float = 0.0) -> np.ndarray:
-        return terms.pack(x, ends[side], starts[side], totals[side], fill)
+        return packed_rows(x, ends[side], starts[side], totals[side], fill)
 
     fills = (np.nan, np.nan, np.nan, 0.0)
     return [pack(x, s, f) for x, s, f in zip(arrays, (0, 1, 1, 0), fills)], pack, starts
