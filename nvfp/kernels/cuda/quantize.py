@@ -61,8 +61,8 @@ def quantize(
             "scale": scale, "amax_epsilon": amax_epsilon, "rounding": rounding, "rng": rng, "overflow": overflow,
             "scale_layout": scale_layout, "steps": steps,
         }  # fmt: skip
-        if x.size and x.flags.c_contiguous and turns(fmt, x.dtype) and steps == PLAIN:
-            return rotated_at_once(x, fmt, row, words, options)
+        if _turns_at_once(x, fmt, steps):
+            return rotated_at_once(x, fmt, row, words, options)[:2]
         return rotated_apart(quantize, x, fmt, row, words, options)
     where = plan(fmt, x.shape, axis, row, col, scale_layout)
     if rounding != "even" and not x.flags.c_contiguous:  # no tile variant rounds so from transposed rows
@@ -108,8 +108,16 @@ def quantize_input(
         made = _at_once(y, fmt, None, bias, axis, scale_layout=scale_layout, **rest)
         if made is not None:
             return made
+    if bias is not None and rest.get("rotation") is not None and _turns_at_once(y, fmt, rest["steps"]):
+        words = {name: rest.pop(name) for name in ("amax", "tensor_scale", "amax_out")}
+        return rotated_at_once(y, fmt, rest["row"], words, {"scale_layout": scale_layout, **rest}, bias)
     sides = quantize(y, fmt, axis=axis, scale_layout=scale_layout, **rest)
     return (*sides, None if bias is None else bias_grad(y, dtype=bias))
+
+
+def _turns_at_once(x: Any, fmt: QuantDType, steps: Steps) -> bool:
+    """Whether one kernel makes the row copy and the rotated column copy."""
+    return bool(x.size) and x.flags.c_contiguous and turns(fmt, x.dtype) and steps == PLAIN
 
 
 def _lacks(row: bool, col: bool, amax: Words, tensor_scale: Words) -> bool:
