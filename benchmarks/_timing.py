@@ -58,6 +58,11 @@ def _reader() -> Call:
     return lambda: kernel((2048,), (256,), (scratch, n, sink))
 
 
+def forget_scratch() -> None:
+    """Give the memory back that `time_gpu` reads between calls."""
+    _reader.cache_clear()
+
+
 def time_gpu(call: Call, *, setup: Call | None = None, seconds: float = 0.2, least: int = 10, most: int = 50) -> Timing:
     """Time a call on the current stream.
 

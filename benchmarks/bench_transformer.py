@@ -14,7 +14,7 @@ from typing import Any
 from _harness import Bench, main
 from _recorded import Recorded
 from _row import Limit, Row
-from _timing import Call, Timing, time_in_a_row
+from _timing import Call, Timing, forget_scratch, time_in_a_row
 from bench_linear import RECIPES
 
 import nvfp as nf
@@ -116,6 +116,7 @@ def _layer(b: Bench, size: Size, name: str) -> None:
         add(f"{row}, in a row", t, size.te[at : at + 1] if size.targets else (), size.targets[at : at + 1])
         if h200 and at < len(size.floor):
             print(f"    floor {size.floor[at]:.3f} ms, x {t.median * 1e3 / size.floor[at]:.2f}", flush=True)
+        forget_scratch()
         with nf.inspect.peak_memory(b.device) as peak:
             eager()
         known = f", TE {size.peak[at]} GiB" if h200 and at < len(size.peak) else ""

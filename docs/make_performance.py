@@ -40,6 +40,8 @@ WORK: tuple[tuple[str, str, tuple[int, ...] | str | None, str], ...] = (
     ("layer_norm_vjp", "norm gradient + the residual's gradient", None, "dY, x and the other gradient once"),
     ("layer_norm_finish", "norm gradient: sums of rows", None, "partial sums in a fixed order"),
     ("layer_norm", "norm", None, "its result is read in bfloat16"),
+    ("activation_vjp", "activation gradient, with its largest magnitude", "RECORD", BEFORE_CODES),
+    ("activation", "activation, with its largest magnitude", "RECORD", BEFORE_CODES),
     ("activation_vjp", "activation gradient", None, "its result is read in bfloat16"),
     ("activation", "activation", None, "its result is read in bfloat16"),
     ("bias_grad_partial", "bias gradient", None, "dY as it is"),

@@ -29,20 +29,31 @@ class Pending:
         taken: gives the source, a matrix, and the function that `quantize` applies to it.
         shape: of the result.
         like: raw array of the result's dtype on its device.
+        rows: whether whole rows decide an element, as in a norm: its kernel is then the faster one, unless a maximum
+            of the result is needed before its codes.
 
     Attributes:
         shape: of the result.
         dtype: of the result.
+        rows: as given.
         like: a raw array on its device, until somebody has taken the source.
     """
 
-    __slots__ = ("_plain", "_taken", "_value", "dtype", "like", "shape")
+    __slots__ = ("_plain", "_taken", "_value", "dtype", "like", "rows", "shape")
 
-    def __init__(self, plain: Callable[[], Any], taken: Callable[[], Taken], shape: tuple[int, ...], like: Any) -> None:
+    def __init__(
+        self,
+        plain: Callable[[], Any],
+        taken: Callable[[], Taken],
+        shape: tuple[int, ...],
+        like: Any,
+        *,
+        rows: bool = False,
+    ) -> None:
         self._plain: Callable[[], Any] | None = plain
         self._taken: Callable[[], Taken] | None = taken
         self._value: Any = None
-        self.shape = shape
+        self.shape, self.rows = shape, rows
         self.dtype: np.dtype = like.dtype
         self.like: Any = like
 

@@ -56,7 +56,7 @@ def quantize_for_gemm(
     options: dict[str, Any] = {"dtype": dtype, "state": state, "role": role, "recording": recording, "rng": rng}
     column, input_fn = plan.column, None
     if type(raw) is Pending:
-        taken = raw.take() if at_once(plan, row=row, col=col) else None
+        taken = raw.take() if at_once(plan, row=row, col=col, rows=raw.rows) else None
         raw, input_fn = (raw.matrix(), None) if taken is None else taken
     if column is None or not col:
         pair = _copies(raw, plan, row=row, col=col, input_fn=input_fn, bias=bias, **options)
@@ -74,16 +74,28 @@ def quantize_for_gemm(
     return pair
 
 
-def at_once(plan: TensorPlan, *, row: bool, col: bool) -> bool:
-    """Whether one call of `quantize` makes all copies of a plan, in an order that lets it apply a function first.
+def at_once(plan: TensorPlan, *, row: bool, col: bool, rows: bool = False) -> bool:
+    """Whether a function is better applied by `quantize` than before it, for all copies of a plan.
+
+    One call of it must make them all, in an order in which the function comes first. Norms (``rows``) are applied
+    before, unless a maximum is needed first: both FP8 copies of LayerNorm of 8192 x 4096 take an H200 .09 ms at once
+    and .073 in two steps.
 
     Args:
         plan: of the tensor.
         row: whether the row copy is made.
         col: whether the column copy is made.
+        rows: whether whole rows decide an element.
     """
-    one = plan.column is None or not col
-    return one and (row or col) and plan.format is not None and plan.watch is None and not (col and plan.rotation)
+    fmt = plan.format
+    if (
+        fmt is None
+        or plan.watch is not None
+        or not (row or col)
+        or (col and (plan.rotation or plan.column is not None))
+    ):
+        return False
+    return not rows or plan.scaling == "current" or fmt.tensor_scale
 
 
 def _again(operand: Any, raw: Any, column: TensorPlan, options: dict[str, Any]) -> Any:

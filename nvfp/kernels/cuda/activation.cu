@@ -4,28 +4,36 @@
 // (each thread reads an element before it writes it, and no other thread touches it).
 // Bytes moved: 2 * sizeof(T_IN) per element forward, 3 * sizeof(T_IN) backward.
 //
-// Macros: T_IN, ACT (the kind's number). `vectors` is n / PER_VECTOR where all addresses are multiples of 16, else 0.
+// Macros: T_IN, ACT (the kind's number), RECORD (set: `word` is raised to the largest magnitude of the rounded result, NaN
+// aside). `vectors` is n / PER_VECTOR where all addresses are multiples of 16, else 0.
 #include "activation.cuh"
 #include "pack.cuh"
+#include "recorded.cuh"
 
 constexpr int THREADS = 256;
 constexpr int PER_VECTOR = 16 / sizeof(T_IN);
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-activation(const T_IN* x, T_IN* y, long long n, long long vectors) {
+activation(const T_IN* x, T_IN* y, long long n, long long vectors RECORD_PARAMETER) {
+  Recorded most;
   const long long first = (long long)blockIdx.x * THREADS + threadIdx.x, stride = (long long)gridDim.x * THREADS;
   for (long long i = first; i < vectors; i += stride) {
     float u[PER_VECTOR];
     unpack(load_words<T_IN, PER_VECTOR>(x + i * PER_VECTOR), u);
 #pragma unroll
     for (int j = 0; j < PER_VECTOR; ++j) u[j] = act<ACT>(u[j]);
-    keep_words(y + i * PER_VECTOR, pack<T_IN, PER_VECTOR>(u));
+    const Words<T_IN, PER_VECTOR> rounded = pack<T_IN, PER_VECTOR>(u);
+    keep_words(y + i * PER_VECTOR, rounded);
+    most.see(rounded);
   }
-  for (long long i = vectors * PER_VECTOR + first; i < n; i += stride) y[i] = store<T_IN>(act<ACT>(load_float(x[i])));
+  for (long long i = vectors * PER_VECTOR + first; i < n; i += stride)
+    y[i] = most.seen(store<T_IN>(act<ACT>(load_float(x[i]))));
+  most.finish<THREADS>(RECORD_ARGUMENT);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-activation_vjp(const T_IN* x, const T_IN* dy, T_IN* dx, long long n, long long vectors) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2048 / THREADS)
+activation_vjp(const T_IN* x, const T_IN* dy, T_IN* dx, long long n, long long vectors RECORD_PARAMETER) {
+  Recorded most;
   const long long first = (long long)blockIdx.x * THREADS + threadIdx.x, stride = (long long)gridDim.x * THREADS;
   for (long long i = first; i < vectors; i += stride) {
     float u[PER_VECTOR], d[PER_VECTOR];
@@ -34,8 +42,11 @@ activation_vjp(const T_IN* x, const T_IN* dy, T_IN* dx, long long n, long long v
     unpack(v, u);
 #pragma unroll
     for (int j = 0; j < PER_VECTOR; ++j) u[j] = act_vjp<ACT>(u[j], d[j]);
-    keep_words(dx + i * PER_VECTOR, pack<T_IN, PER_VECTOR>(u));
+    const Words<T_IN, PER_VECTOR> rounded = pack<T_IN, PER_VECTOR>(u);
+    keep_words(dx + i * PER_VECTOR, rounded);
+    most.see(rounded);
   }
   for (long long i = vectors * PER_VECTOR + first; i < n; i += stride)
-    dx[i] = store<T_IN>(act_vjp<ACT>(load_float(x[i]), load_float(dy[i])));
+    dx[i] = most.seen(store<T_IN>(act_vjp<ACT>(load_float(x[i]), load_float(dy[i]))));
+  most.finish<THREADS>(RECORD_ARGUMENT);
 }

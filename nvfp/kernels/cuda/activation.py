@@ -16,6 +16,7 @@ from nvfp.kernels.cuda._xp import cp
 
 _SOURCE, _GATED = "activation.cu", "activation_gated.cu"
 _THREADS = 256  # = THREADS of both
+_RECORD: Defines = (("RECORD", 1),)
 _PER_SM = 64  # several waves of blocks: faster than few that loop
 
 
@@ -23,26 +24,28 @@ def _defines(dtype: np.dtype, kind: str) -> Defines:
     return (("T_IN", ctype(dtype)), ("ACT", KINDS[kind].code))
 
 
-def _run(name: str, kind: str, arrays: tuple[Any, ...]) -> Any:
-    """Launch over flat arrays of one dtype; the last one is written and returned."""
+def _run(name: str, kind: str, arrays: tuple[Any, ...], record: tuple[Any, ...] = ()) -> Any:
+    """Launch over flat arrays of one dtype; the last one is written and returned. ``record``: a word, or nothing."""
     y = arrays[-1]
     per_vector = 16 // y.dtype.itemsize
     vectors = y.size // per_vector if all(map(aligned, arrays)) else 0
     grid = grid_for(max(vectors, y.size - vectors * per_vector), _THREADS, per_sm=_PER_SM)
-    args = (*arrays, np.int64(y.size), np.int64(vectors))
-    launch(kernel(_SOURCE, name, _defines(y.dtype, kind)), grid, (_THREADS,), args)
+    args = (*arrays, np.int64(y.size), np.int64(vectors), *record)
+    launch(kernel(_SOURCE, name, _defines(y.dtype, kind) + _RECORD * len(record)), grid, (_THREADS,), args)
     return y
 
 
-def _run_gated(name: str, kind: str, arrays: tuple[Any, ...], pairs: int, half: int) -> Any:
+def _run_gated(
+    name: str, kind: str, arrays: tuple[Any, ...], pairs: int, half: int, record: tuple[Any, ...] = ()
+) -> Any:
     """Launch over ``pairs`` (first, second) elements in rows of ``half``; the last array is written and returned."""
     y = arrays[-1]
     if pairs:
         width = row_vector(half, y.dtype.itemsize, *arrays)
         vectors = pairs // width if width > 1 else 0
-        args = (*arrays, np.int64(pairs), np.int64(vectors), np.int64(half))
+        args = (*arrays, np.int64(pairs), np.int64(vectors), np.int64(half), *record)
         grid = grid_for(vectors or pairs, _THREADS, per_sm=_PER_SM)
-        launch(kernel(_GATED, name, _defines(y.dtype, kind)), grid, (_THREADS,), args)
+        launch(kernel(_GATED, name, _defines(y.dtype, kind) + _RECORD * len(record)), grid, (_THREADS,), args)
     return y
 
 
@@ -63,10 +66,32 @@ def activation_vjp(x: Any, dy: Any, kind: str = "gelu", *, out: Any | None = Non
     return _run_gated("activation_gated_vjp", kind, (x, dy, dx), dy.size, dy.shape[-1])
 
 
+def recorded(x: Any, dy: Any | None, kind: str, word: Any) -> Any:
+    """Return the activation of ``x``, or the gradient of its input; raise ``word`` to the largest magnitude of it.
+
+    Args:
+        x: input of the activation, contiguous.
+        dy: gradient of its result, contiguous, or None.
+        kind: a key of `KINDS`.
+        word: float32 word; the maximum of what is written, NaN aside, infinity included.
+    """
+    gated = KINDS[kind].gated
+    if dy is not None:
+        dx = cp.empty(x.shape, x.dtype)
+        if gated:
+            return _run_gated("activation_gated_vjp", kind, (x, dy, dx), dy.size, dy.shape[-1], (word,))
+        return _run("activation_vjp", kind, (x, dy, dx), (word,))
+    if not gated:
+        return _run("activation", kind, (x, cp.empty(x.shape, x.dtype)), (word,))
+    half = x.shape[-1] // 2
+    y = cp.empty((*x.shape[:-1], half), x.dtype)
+    return _run_gated("activation_gated", kind, (x, y), y.size, half, (word,))
+
+
 def instances() -> list[Instance]:
     """The instances that CI compiles."""
     return [
-        Instance(_SOURCE, "activation_vjp", _defines(BFLOAT16, "gelu")),
+        Instance(_SOURCE, "activation_vjp", _defines(BFLOAT16, "gelu") + _RECORD),
         Instance(_GATED, "activation_gated", _defines(BFLOAT16, "swiglu")),
         Instance(_GATED, "activation_gated_vjp", _defines(BFLOAT16, "geglu")),
     ]

@@ -5,10 +5,12 @@
 // dx may be x: each thread reads a pair before it writes it, and no other thread touches it.
 // Bytes moved: 3 * sizeof(T_IN) per element of y forward, 5 * sizeof(T_IN) backward.
 //
-// Macros: T_IN, ACT (the number of the function). `vectors` is n / PER_VECTOR where half is a multiple of PER_VECTOR
+// Macros: T_IN, ACT (the number of the function), RECORD (set: `word` is raised to the largest magnitude of the rounded
+// result, NaN aside). `vectors` is n / PER_VECTOR where half is a multiple of PER_VECTOR
 // and all addresses are multiples of 16, else 0 (then elements go one by one).
 #include "activation.cuh"
 #include "pack.cuh"
+#include "recorded.cuh"
 
 constexpr int THREADS = 256;
 constexpr int PER_VECTOR = 16 / sizeof(T_IN);
@@ -21,7 +23,8 @@ __device__ __forceinline__ long long first_half(long long i, long long half) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-activation_gated(const T_IN* x, T_IN* y, long long n, long long vectors, long long half) {
+activation_gated(const T_IN* x, T_IN* y, long long n, long long vectors, long long half RECORD_PARAMETER) {
+  Recorded most;
   const long long first = (long long)blockIdx.x * THREADS + threadIdx.x, stride = (long long)gridDim.x * THREADS;
   for (long long i = first; i < vectors; i += stride) {
     const T_IN* at = x + first_half(i * PER_VECTOR, half);
@@ -31,12 +34,15 @@ activation_gated(const T_IN* x, T_IN* y, long long n, long long vectors, long lo
     unpack(w, b);
 #pragma unroll
     for (int j = 0; j < PER_VECTOR; ++j) a[j] = act<ACT>(a[j]) * b[j];
-    keep_words(y + i * PER_VECTOR, pack<T_IN, PER_VECTOR>(a));
+    const Words<T_IN, PER_VECTOR> rounded = pack<T_IN, PER_VECTOR>(a);
+    most.see(rounded);
+    keep_words(y + i * PER_VECTOR, rounded);
   }
   for (long long i = vectors * PER_VECTOR + first; i < n; i += stride) {
     const T_IN* at = x + first_half(i, half);
-    y[i] = store<T_IN>(act<ACT>(load_float(at[0])) * load_float(at[half]));
+    y[i] = most.seen(store<T_IN>(act<ACT>(load_float(at[0])) * load_float(at[half])));
   }
+  most.finish<THREADS>(RECORD_ARGUMENT);
 }
 
 // Gradients of one pair, in place of a and b.
@@ -47,7 +53,8 @@ __device__ __forceinline__ void pair_vjp(float& a, float& b, float dy) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-activation_gated_vjp(const T_IN* x, const T_IN* dy, T_IN* dx, long long n, long long vectors, long long half) {
+activation_gated_vjp(const T_IN* x, const T_IN* dy, T_IN* dx, long long n, long long vectors, long long half RECORD_PARAMETER) {
+  Recorded most;
   const long long first = (long long)blockIdx.x * THREADS + threadIdx.x, stride = (long long)gridDim.x * THREADS;
   for (long long i = first; i < vectors; i += stride) {
     const long long at = first_half(i * PER_VECTOR, half);
@@ -59,14 +66,18 @@ activation_gated_vjp(const T_IN* x, const T_IN* dy, T_IN* dx, long long n, long 
     unpack(w, b);
 #pragma unroll
     for (int j = 0; j < PER_VECTOR; ++j) pair_vjp(a[j], b[j], d[j]);
-    keep_words(dx + at, pack<T_IN, PER_VECTOR>(a));
-    keep_words(dx + at + half, pack<T_IN, PER_VECTOR>(b));
+    const Words<T_IN, PER_VECTOR> da = pack<T_IN, PER_VECTOR>(a), db = pack<T_IN, PER_VECTOR>(b);
+    most.see(da);
+    most.see(db);
+    keep_words(dx + at, da);
+    keep_words(dx + at + half, db);
   }
   for (long long i = vectors * PER_VECTOR + first; i < n; i += stride) {
     const long long at = first_half(i, half);
     float a = load_float(x[at]), b = load_float(x[at + half]);
     pair_vjp(a, b, load_float(dy[i]));
-    dx[at] = store<T_IN>(a);
-    dx[at + half] = store<T_IN>(b);
+    dx[at] = most.seen(store<T_IN>(a));
+    dx[at + half] = most.seen(store<T_IN>(b));
   }
+  most.finish<THREADS>(RECORD_ARGUMENT);
 }

@@ -12,10 +12,12 @@ from nvfp.dtypes.codec import Overflow, Rounding
 from nvfp.dtypes.conventions import PLAIN, Steps, apply_convention
 from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, mxfp8_e4m3, nvfp4
 from nvfp.kernels._check import Words
+from nvfp.kernels._dense import contiguous
 from nvfp.kernels._rotated import rotated_apart
 from nvfp.kernels._stochastic import Rng
 from nvfp.kernels.activation import KINDS
 from nvfp.kernels.bias_grad import bias_grad, tiles_of
+from nvfp.kernels.cuda import _memory
 from nvfp.kernels.cuda._constants import steps_define
 from nvfp.kernels.cuda._layout import element_strides
 from nvfp.kernels.cuda._loader import Defines, Instance
@@ -23,15 +25,16 @@ from nvfp.kernels.cuda._memory import aligned
 from nvfp.kernels.cuda._quantize_generic import defines as generic_defines, generic_view
 from nvfp.kernels.cuda._quantize_input import GATED, GATED_GRADIENT, open_front, worth_twice
 from nvfp.kernels.cuda._quantize_levels import level_defines
-from nvfp.kernels.cuda._quantize_plan import BFLOAT16, FLOAT32, Job, Plan, plan
+from nvfp.kernels.cuda._quantize_plan import BFLOAT16, FLOAT32, UINT8, WORD, Job, Plan, plan
 from nvfp.kernels.cuda._quantize_rotated import rotated_at_once
 from nvfp.kernels.cuda._quantize_run import run
 from nvfp.kernels.cuda._quantize_tiles import TileCall, Variant, defines as tile_defines, tile_call, turns
 from nvfp.kernels.cuda._xp import cp
+from nvfp.kernels.cuda.activation import recorded
 from nvfp.kernels.cuda.bias_grad import finish
 from nvfp.kernels.cuda.cast import cast
 from nvfp.kernels.cuda.hadamard import SIGNS_MACRO
-from nvfp.kernels.input_fn import InputFn, apply, result_shape
+from nvfp.kernels.input_fn import ActivationGradient, InputFn, Normalized, apply, result_shape
 from nvfp.kernels.operand import Operand, ScaleLayout
 
 
@@ -61,8 +64,8 @@ def quantize(
             "scale": scale, "amax_epsilon": amax_epsilon, "rounding": rounding, "rng": rng, "overflow": overflow,
             "scale_layout": scale_layout, "steps": steps,
         }  # fmt: skip
-        if x.size and x.flags.c_contiguous and turns(fmt, x.dtype) and steps == PLAIN:
-            return rotated_at_once(x, fmt, row, words, options)
+        if _turns_at_once(x, fmt, steps):
+            return rotated_at_once(x, fmt, row, words, options)[:2]
         return rotated_apart(quantize, x, fmt, row, words, options)
     where = plan(fmt, x.shape, axis, row, col, scale_layout)
     if rounding != "even" and not x.flags.c_contiguous:  # no tile variant rounds so from transposed rows
@@ -103,13 +106,38 @@ def quantize_input(
     made = _at_once(x, fmt, f, bias, axis, scale_layout=scale_layout, **rest)
     if made is not None:
         return made
-    y = x if f is None else apply(x, f)
+    y, rest = (x, rest) if f is None else _applied(x, f, fmt, rest)
     if f is not None and bias is not None:  # the sums at least come from the pass that quantizes
         made = _at_once(y, fmt, None, bias, axis, scale_layout=scale_layout, **rest)
         if made is not None:
             return made
+    if bias is not None and rest.get("rotation") is not None and _turns_at_once(y, fmt, rest["steps"]):
+        words = {name: rest.pop(name) for name in ("amax", "tensor_scale", "amax_out")}
+        return rotated_at_once(y, fmt, rest["row"], words, {"scale_layout": scale_layout, **rest}, bias)
     sides = quantize(y, fmt, axis=axis, scale_layout=scale_layout, **rest)
     return (*sides, None if bias is None else bias_grad(y, dtype=bias))
+
+
+def _applied(x: Any, f: InputFn, fmt: QuantDType, rest: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The function's result, and the other arguments: with its amax, where that is wanted and its kernel takes it."""
+    none = (None, None)
+    takes = fmt.block is None and fmt.scale_family == "float32" and fmt.nonfinite == "saturate"
+    given = rest["scale"] is not None or any(rest[name] != none for name in ("amax", "tensor_scale", "amax_out"))
+    if isinstance(f, Normalized) or not takes or given or rest["steps"] != PLAIN or x.size == 0:
+        return apply(x, f), rest
+    slab = cp.empty((WORD,), UINT8)
+    _memory.zero(slab, 0, WORD)
+    word = _memory.view(slab, 0, (), FLOAT32)
+    if isinstance(f, ActivationGradient):
+        y = recorded(contiguous(f.x), contiguous(x), f.kind, word)
+    else:
+        y = recorded(contiguous(x), None, f.kind, word)
+    return y, {**rest, "amax": (word, word)}
+
+
+def _turns_at_once(x: Any, fmt: QuantDType, steps: Steps) -> bool:
+    """Whether one kernel makes the row copy and the rotated column copy."""
+    return bool(x.size) and x.flags.c_contiguous and turns(fmt, x.dtype) and steps == PLAIN
 
 
 def _lacks(row: bool, col: bool, amax: Words, tensor_scale: Words) -> bool:

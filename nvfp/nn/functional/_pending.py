@@ -59,7 +59,7 @@ def normalized(
             into.mean = empty_raw((row_count(x),), float32, place)
         return matrix(x), Normalized(kind, weight, bias, mean=into.mean, rstd=into.rstd, **options)
 
-    return Pending(plain, taken, x.shape, x)
+    return Pending(plain, taken, x.shape, x, rows=True)
 
 
 def activated(x: Any, kind: str) -> Pending:

@@ -69,3 +69,18 @@ def test_fused_is_unfused(fmt: QuantDType, dtype: Any, kind: str, gradient: bool
 def test_column_sums_alone() -> None:
     x = values("normal", (150, 133), BF16)[:, :129]
     check(x, mxfp8_e4m3, None, bias=F32)
+
+
+@pytest.mark.parametrize(("kind", "gradient"), [("gelu", False), ("gelu", True), ("swiglu", False), ("swiglu", True)])
+def test_the_maximum_comes_with_the_activation(kind: str, gradient: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under current scaling an activation with an exponential is written once, and its kernel takes the amax."""
+    monkeypatch.setattr("nvfp.kernels.cuda._quantize_run.record_amax", None)  # no pass of its own
+    for name, (rows, columns) in (("normal", (70, 40)), ("nonfinite", (33, 48))):
+        x = values(name, (rows, columns * (2 if KINDS[kind].gated else 1)), BF16)
+        f: InputFn = ActivationGradient(kind, x) if gradient else Activated(kind)
+        source = values("normal", (rows, columns), BF16) if gradient else x
+        options = arguments(fp8_e4m3, bias=np.dtype(F32) if gradient else None)
+        want, made = (twin.quantize_input(source, fp8_e4m3, f, **options) for twin in (cpu, cuda))
+        for a, b in zip(want[:2], made[:2], strict=True):
+            assert same_bits(a.codes, b.codes) and same_bits(a.scale, b.scale)
+        assert not gradient or np.array_equal(want[2], made[2], equal_nan=True)

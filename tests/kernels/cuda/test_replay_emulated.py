@@ -13,16 +13,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from nvfp.dtypes.formats import fp8_e4m3, mxfp8
+from nvfp.dtypes.formats import fp8_e4m3, mxfp8, nvfp4
 from nvfp.errors import DTypeError, NvfpError, ShapeError
 from nvfp.kernels import _prepared
 from nvfp.kernels.activation import activation
 from nvfp.kernels.adam import adam
 from nvfp.kernels.bias_grad import bias_grad
 from nvfp.kernels.cast import cast
+from nvfp.kernels.cuda import _quantize_plan
 from nvfp.kernels.cuda._launch import count_launches
 from nvfp.kernels.cuda._replay import Replay
 from nvfp.kernels.elementwise import elementwise
+from nvfp.kernels.input_fn import Activated, ActivationGradient
 from nvfp.kernels.layer_norm import layer_norm, layer_norm_vjp
 from nvfp.kernels.multi_tensor import l2_norm, scale_tensors
 from nvfp.kernels.operand import Operand, OperandPair
@@ -77,6 +79,12 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]]]] = {
     "delayed": (lambda x, s, a: quantize(x, fp8_e4m3, col=True, scale=s, amax_out=a), [(40, 64), (F32,), (F32,)]),
     "current": (lambda x: quantize(x, fp8_e4m3, col=True), [(40, 64)]),
     "mxfp8": (lambda x: quantize(x, mxfp8, col=True, bias_grad=True), [(40, 64)]),
+    "current_of_gelu": (lambda x: quantize(x, fp8_e4m3, col=True, input_fn=Activated("gelu")), [(40, 64)]),
+    "current_of_gelu_gradient": (
+        lambda x, y: quantize(x, fp8_e4m3, col=True, input_fn=ActivationGradient("gelu", y), bias_grad=True),
+        [(40, 64), (40, 64)],
+    ),
+    "rotated": (lambda x: quantize(x, nvfp4, col=True, rotation="rht16", bias_grad=True), [(48, 64)]),
     "l2_norm": (lambda x, y: l2_norm([x, y]), [(40,), (7, 3)]),
     "scaled": (lambda x, y, f: scale_tensors([x, y], f), [(40,), (7, 3), (F32,)]),
     "scaled_in_place": (lambda x, y, f: scale_tensors([x, y], f, outs=[x, y]), [(40,), (7, 3), (F32,)]),
@@ -94,6 +102,24 @@ def arguments(kinds: list[tuple[Any, ...]], seed: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_way_gives_the_same_bits(name: str, cupy: Any) -> None:
+    same_bits_every_way(name, cupy)
+
+
+def test_row_codes_with_memory_of_their_own(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_quantize_plan, "APART", 1)
+    _quantize_plan.plan.cache_clear()
+    try:
+        for name in ("delayed", "current"):
+            same_bits_every_way(name, cupy)
+            _prepared.forget()
+        pair = quantize(cupy.asarray(drawn(0, 40, 64)), fp8_e4m3, col=True)
+        row, col = pair.side("row").codes, pair.side("col").codes
+        assert row.data.mem is not col.data.mem
+    finally:
+        _quantize_plan.plan.cache_clear()
+
+
+def same_bits_every_way(name: str, cupy: Any) -> None:
     call, kinds = CASES[name]
     pinned = [cupy.asarray(x) for x in arguments(kinds, 0)]
     launched: list[int] = []

@@ -15,12 +15,13 @@ from nvfp.dtypes.conventions import PLAIN
 from nvfp.dtypes.formats import QuantDType, fp8_e4m3, fp8_e4m3_b128, mxfp8_e5m2, nvfp4
 from nvfp.dtypes.rotation import rotate_exact
 from nvfp.dtypes.stochastic import COL_LANE, ROW_LANE, encode_random
+from nvfp.kernels.bias_grad import bias_grad
 from nvfp.kernels.cuda import quantize
 from nvfp.kernels.cuda._loader import INCLUDE
 from nvfp.kernels.cuda._quantize_plan import quantize_defines
 from nvfp.kernels.operand import OperandPair
 from tests.kernels.cuda import emulator
-from tests.kernels.quantized import BF16, F32, check_operand, nvfp4_2d, values
+from tests.kernels.quantized import BF16, F32, check_operand, nvfp4_2d, same_bits, values
 from tests.kernels.test_quantize_stochastic import check_both, numbers, rng_on
 
 NONE = (None, None)
@@ -39,7 +40,10 @@ def run(x: np.ndarray, fmt: QuantDType, **options: Any) -> OperandPair:
         "scale_layout": "plain", "steps": PLAIN, "axis": x.ndim - 1,
         **options,
     }  # fmt: skip
-    return OperandPair(*quantize.quantize(x, fmt, **arguments))
+    if "bias" not in options:
+        return OperandPair(*quantize.quantize(x, fmt, **arguments))
+    row, col, sums = quantize.quantize_input(x, fmt, None, **arguments)
+    return OperandPair(row, col, bias_grad=sums)
 
 
 @pytest.mark.parametrize("fmt", [nvfp4, mxfp8_e5m2, nvfp4_2d, fp8_e4m3], ids=lambda fmt: fmt.name)
@@ -68,6 +72,15 @@ def test_rotated_columns() -> None:
             check_operand(side, exact, nvfp4, axis, swap=axis == 0)
             magnitudes = np.abs(source.astype(F32))
             assert seen[lane] == magnitudes[np.isfinite(magnitudes)].max()
+
+
+def test_column_sums_of_rotated_columns() -> None:
+    """The pass that makes both copies adds up the columns of what it reads; codes and scales stay as they are."""
+    x = values("wide", (133, 144), BF16)
+    plain, summed = run(x, nvfp4, rotation="rht16"), run(x, nvfp4, rotation="rht16", bias=np.dtype(F32))
+    for a, b in zip((plain.row, plain.col), (summed.row, summed.col), strict=True):
+        assert a is not None and b is not None and same_bits(a.codes, b.codes) and same_bits(a.scale, b.scale)
+    assert same_bits(summed.bias_grad, bias_grad(x, dtype=np.dtype(F32)))
 
 
 def test_sums_next_to_the_grid() -> None:
