@@ -254,9 +254,10 @@ class InferenceParams:
         keys, values = self.step(key, k, v)
         length = q.shape[1]
         plain = causal or all(n == length for n in self._fresh)
-        if length > 1 and left < 0 and plain and self._all_new() and not capturing(q.raw):
-            kind = "causal" if causal else "no_mask"
-            y: Array = attention(q, k, v, attn_mask_type=kind, softmax_scale=softmax_scale)
+        if length > 1 and plain and self._all_new() and not capturing(q.raw):
+            kind, seen = ("causal", 0) if causal else ("no_mask", -1)
+            window = None if left < 0 else (left, seen)
+            y: Array = attention(q, k, v, attn_mask_type=kind, window_size=window, softmax_scale=softmax_scale)
             return y
         return wrap(
             attention_decode(

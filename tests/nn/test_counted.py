@@ -31,7 +31,7 @@ def found() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("way", "chunks", "products", "kept"), [("plain", 8, 3, SUMS), ("small", 32, 3, SUMS), ("recompute", 8, 4, 0)]
+    ("way", "chunks", "products", "kept"), [("plain", 4, 3, SUMS), ("small", 32, 3, SUMS), ("recompute", 4, 4, 0)]
 )
 def test_head(way: str, chunks: int, products: int, kept: int) -> None:
     """Three products per chunk, four with recomputation; per chunk two kernels; nothing comes from the host."""
@@ -40,7 +40,7 @@ def test_head(way: str, chunks: int, products: int, kept: int) -> None:
     assert got["kernels"] == 2 * chunks + 6  # the word 1, the reduction; factor and two results
     assert got["flops"] == 2 * products * TOKENS * WIDTH * CLASSES
     assert kept <= got["kept"] < kept + MIB
-    assert got["peak"] < LOGITS / 3  # the pair takes two copies of them
+    assert got["peak"] < LOGITS / 2  # the pair takes two copies of them
 
 
 @pytest.mark.parametrize("kind", ["decode", "paged"])

@@ -168,17 +168,17 @@ def test_under_autocast_the_head_is_not_quantized(device: Any) -> None:
 
 @pytest.mark.parametrize("recompute", [False, True])
 def test_the_whole_logits_never_exist(device: Any, recompute: bool) -> None:
-    """Logits of 128 MiB, chunks of 2 MiB: the peak is nowhere near one copy of the logits."""
+    """Logits of 64 MiB, chunks of 1 MiB: the peak is nowhere near one copy of the logits."""
     if device.type == "cuda" and config.flag("NVFP_TEST_PLAIN_MALLOC"):
         pytest.skip("no CUDA device: memory pools are switched off")
-    x, w, ids, _ = problem(4096, 8, 8192, nf.float32, bias=False, ignored=False)
-    run(x, w, ids, None, chunk_bytes=2 * MIB)
+    x, w, ids, _ = problem(2048, 8, 8192, nf.float32, bias=False, ignored=False)
+    run(x, w, ids, None, chunk_bytes=MIB)
     with peak_memory(device) as peak:
-        run(x, w, ids, None, chunk_bytes=2 * MIB, recompute=recompute)
+        run(x, w, ids, None, chunk_bytes=MIB, recompute=recompute)
     if device.type == "cuda":
         assert peak.bytes - peak.start < 8 * MIB
     elif not peak.source.endswith("start"):
-        assert peak.bytes - peak.start < 48 * MIB
+        assert peak.bytes - peak.start < 32 * MIB
 
 
 def test_memory_of_the_pass_goes_back(device: Any) -> None:

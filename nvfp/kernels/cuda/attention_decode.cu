@@ -20,7 +20,9 @@ struct Layout {
 };
 
 #ifdef LANES
-constexpr int PER = 16, LOADS = PER / WIDTH, WARPS = 4, THREADS = 32 * WARPS, FLIGHT = ROWS > 2 ? 1 : 2;
+constexpr int PER = 16, LOADS = PER / WIDTH, WARPS = 4, THREADS = 32 * WARPS, FLIGHT = ROWS > 1 ? 1 : 2;
+constexpr bool AHEAD = ROWS > 1;  // the next turn's loads go out before this one is computed
+constexpr int BLOCKS = sizeof(T_IN) == 2 && WIDTH > 1 ? (ROWS > 1 ? 3 : 5) : 2;  // at least, per multiprocessor
 constexpr int TEAMS = 32 / LANES;  // keys of a warp at a time
 
 // PER elements of a head as float32, 0 from `length` on.
@@ -33,6 +35,15 @@ struct Part {
       held[i] = {};
       if (any && first + i * WIDTH < length) held[i] = load_words<T_IN, WIDTH>(x + first + i * WIDTH);
     }
+  }
+  // The compiler must not widen once and for all, which would take the registers that the next turn's loads need.
+  __device__ __forceinline__ void stay() {
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+    for (int i = 0; i < LOADS; ++i)
+#pragma unroll
+      for (int j = 0; j < Words<T_IN, WIDTH>::COUNT; ++j) asm volatile("" : "+r"(held[i].at[j]));
+#endif
   }
   __device__ __forceinline__ void values(float (&x)[PER]) const {
 #pragma unroll
@@ -80,7 +91,7 @@ struct Place {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 attention_decode(const T_IN* __restrict__ q, const T_IN* __restrict__ keys, const T_IN* __restrict__ values,
                  const int* __restrict__ table, const int* __restrict__ starts, const int* __restrict__ fresh,
                  const __grid_constant__ Layout at, T_IN* out, float* partial) {
@@ -93,7 +104,7 @@ attention_decode(const T_IN* __restrict__ q, const T_IN* __restrict__ keys, cons
 
   // The keys first .. last - 1 that each row sees, and those that any of them does.
   int first[ROWS], last[ROWS], low = 0x7fffffff, high = 0;
-  float query[ROWS][PER];
+  Part query[ROWS];  // as it came: half of the registers, where it has 16 bits
   State state[ROWS];
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
@@ -103,9 +114,7 @@ attention_decode(const T_IN* __restrict__ q, const T_IN* __restrict__ keys, cons
     first[r] = real && at.left >= 0 && start + index > at.left ? start + index - at.left : 0;
     if (last[r] > first[r]) low = low < first[r] ? low : first[r];
     high = high > last[r] ? high : last[r];
-    Part part;
-    part.load(q + entry * at.q[0] + index * at.q[1] + head * at.q[2], element, at.depth, real);
-    part.values(query[r]);
+    query[r].load(q + entry * at.q[0] + index * at.q[1] + head * at.q[2], element, at.depth, real);
     state[r] = {-INF, 0.0f, {}};
   }
   if (low > high) low = high;
@@ -123,14 +132,25 @@ attention_decode(const T_IN* __restrict__ q, const T_IN* __restrict__ keys, cons
   Place place = {table + entry * at.pages, 0, at.page, 0, 0};
   int key = begin + warp * TEAMS + team;
   if (key < end) place.set(key);
-  for (int turn = begin; turn < end; turn += STEP) {
-    Part k[FLIGHT], v[FLIGHT];
+  Part k[FLIGHT], v[FLIGHT];
+  auto load = [&](int at_key) {
 #pragma unroll
     for (int f = 0; f < FLIGHT; ++f) {
-      const bool there = key + f * WARPS * TEAMS < end;
+      const bool there = at_key + f * WARPS * TEAMS < end;
       k[f].load(own_keys + place.token * key_row, element, at.depth, there);
       v[f].load(own_values + place.token * value_row, element, at.values, there);
-      place.step(WARPS * TEAMS, key + (f + 1) * WARPS * TEAMS < end);
+      place.step(WARPS * TEAMS, at_key + (f + 1) * WARPS * TEAMS < end);
+    }
+  };
+  if (AHEAD) load(key);
+  for (int turn = begin; turn < end; turn += STEP) {
+    if (!AHEAD) load(key);
+    Part next_k, next_v;
+    if (AHEAD) {
+      const bool there = key + STEP < end;
+      next_k.load(own_keys + place.token * key_row, element, at.depth, there);
+      next_v.load(own_values + place.token * value_row, element, at.values, there);
+      place.step(WARPS * TEAMS, key + 2 * STEP < end);
     }
 #pragma unroll
     for (int f = 0; f < FLIGHT; ++f) {
@@ -138,11 +158,13 @@ attention_decode(const T_IN* __restrict__ q, const T_IN* __restrict__ keys, cons
       k[f].values(x);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        float even = 0.0f, odd = 0.0f;
+        float even = 0.0f, odd = 0.0f, y[PER];
+        query[r].stay();
+        query[r].values(y);
 #pragma unroll
         for (int j = 0; j < PER; j += 2) {
-          even = fmaf(query[r][j], x[j], even);
-          odd = fmaf(query[r][j + 1], x[j + 1], odd);
+          even = fmaf(y[j], x[j], even);
+          odd = fmaf(y[j + 1], x[j + 1], odd);
         }
         scores[r] = even + odd;
       }
@@ -170,6 +192,7 @@ attention_decode(const T_IN* __restrict__ q, const T_IN* __restrict__ keys, cons
         for (int j = 0; j < PER; ++j) own.out[j] = fmaf(weight, x[j], own.out[j]);
       }
     }
+    if (AHEAD) k[0] = next_k, v[0] = next_v;
     key += STEP;
   }
 

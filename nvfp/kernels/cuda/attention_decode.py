@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from nvfp.kernels.cuda._xp import cp
 _SOURCE = "attention_decode.cu"
 _THREADS, _PER = 128, 16  # = attention_decode.cu's THREADS and PER
 _MERGE, _APPEND = 128, 256
-_BLOCKS = 4  # blocks per multiprocessor that splits of the keys are made for
+_OVERHEAD = 128  # what a block takes beside its keys, in keys
 _MOST_SPLITS = 64  # = attention_decode.cu's MOST_SPLITS
 _KEYS = 64  # a split is worth at least so many
 _LAYOUT = np.dtype(
@@ -52,10 +53,17 @@ def _lanes(depth: int) -> int:
     return 1 << (-(-max(1, depth) // _PER) - 1).bit_length()
 
 
-def _splits(blocks: int, length: int) -> int:
-    """How many blocks share the keys of a row: a function of what does not change from step to step."""
-    wanted = -(-_BLOCKS * multiprocessors() // blocks)
-    return max(1, min(wanted, _MOST_SPLITS, length // _KEYS))
+@lru_cache(maxsize=1024)
+def _splits(blocks: int, length: int, room: int) -> int:
+    """How many blocks share the keys of a row: the number with the least work in the longest line of blocks.
+
+    A function of what does not change from step to step. ``room``: blocks that run at a time.
+    """
+
+    def longest(splits: int) -> float:
+        return -(-blocks * splits // room) * (length / splits + _OVERHEAD)
+
+    return min(range(1, max(1, min(_MOST_SPLITS, length // _KEYS)) + 1), key=longest)
 
 
 def attention_decode(
@@ -69,11 +77,13 @@ def attention_decode(
     out = cp.empty((batch, queries, heads, values), q.dtype)
     if out.size == 0:
         return out
-    share = heads // groups * queries
+    share, itemsize = heads // groups * queries, q.dtype.itemsize
     rows = min(4, 1 << (share - 1).bit_length())
     tiles = groups * -(-share // rows)
-    splits = _splits(batch * tiles, table.shape[1] * page)
-    layout, itemsize = np.zeros(1, _LAYOUT), q.dtype.itemsize
+    width = _width(q, k_cache, v_cache)
+    resident = 2 if width * itemsize < 16 or itemsize > 2 else 3 if rows > 1 else 5  # = attention_decode.cu's BLOCKS
+    splits = _splits(batch * tiles, table.shape[1] * page, resident * multiprocessors())
+    layout = np.zeros(1, _LAYOUT)
     strides = [s // itemsize for s in q.strides[:3]]
     layout[0] = (strides, queries, heads, groups, depth, values, table.shape[1], page, int(causal), left, scale)
     partial = out if splits == 1 else cp.empty((batch * queries * heads, splits, values + 2), FLOAT32)
@@ -81,7 +91,7 @@ def attention_decode(
         kernel(
             _SOURCE,
             "attention_decode",
-            _decode(q.dtype, _width(q, k_cache, v_cache), _lanes(max(depth, values)), rows),
+            _decode(q.dtype, width, _lanes(max(depth, values)), rows),
         ),
         (splits, tiles, batch),
         (_THREADS,),

@@ -11,6 +11,8 @@
 //
 // SINK: exp(sink) of the row's head joins the sum. `tops`, unless null, takes the largest value of each row.
 //
+// SINK: exp(sink) of the row's head joins the sum. `tops`, unless null, takes the largest value of each row.
+//
 // Macros: PER (elements per access: 8 where every row starts at a multiple of 16 bytes, else 1); CHUNKS;
 // T_IN, T_OUT, MASKED and SINK for `softmax`; T_Y, T_DY, T_OUT for `softmax_vjp`.
 #include "online.cuh"
@@ -80,6 +82,17 @@ __device__ __forceinline__ void visible(const Words<T_IN, PER>& v, uint2 hidden,
 #define BOUNDS MOST_THREADS, 2
 #else
 #define BOUNDS MOST_THREADS, 1
+#endif
+
+// What the row's maximum is used for: it is told, and the sink (of head `t / matrix`, going round) joins it.
+#if SINK
+#define WITH_SINK                                                              \
+  if (tops && threadIdx.x == 0) tops[t] = top;                                 \
+  const float sink = sinks ? sinks[t / matrix % heads] : constant;             \
+  top = fmaxf(top, sink);
+#else
+#define WITH_SINK \
+  if (tops && threadIdx.x == 0) tops[t] = top;
 #endif
 
 // What the row's maximum is used for: it is told, and the sink (of head `t / matrix`, going round) joins it.

@@ -50,11 +50,13 @@ def test_append(depth: int, values: int) -> None:
 
 
 def test_splits_follow_from_shapes() -> None:
-    """Three multiprocessors here: enough blocks need no splits, a lone sequence gets some, none too short."""
-    assert attention_decode._splits(12, 8192) == 1
-    assert attention_decode._splits(1, 8192) == 12
-    assert attention_decode._splits(1, 300) == 4
-    assert attention_decode._splits(1, 64) == 1
+    """Room for nine blocks: none waits where that can be helped, none gets too few keys."""
+    splits = attention_decode._splits
+    assert splits(1, 64, 9) == splits(0, 0, 9) == 1
+    assert splits(1, 300, 9) == 4
+    assert splits(1, 8192, 9) == 9
+    assert splits(9, 8192, 9) == 1
+    assert splits(10, 8192, 9) > 1  # the tenth would come alone behind nine
     assert [attention_decode._lanes(d) for d in (0, 1, 16, 17, 64, 80, 128, 512)] == [1, 1, 1, 2, 4, 8, 8, 32]
 
 
