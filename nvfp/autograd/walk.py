@@ -142,7 +142,7 @@ def _fresh(result: Any, i: int, results: Sequence[Any], dys: Sequence[Any], save
     for other in saved:
         if other is result:
             return False
-    return all([other is not result or j == i for j, other in enumerate(results)])
+    return all(other is not result or j == i for j, other in enumerate(results))
 
 
 def _guarded(node: Node, saved: tuple[Any, ...], dys: Sequence[Any], dy: Any, needs: tuple[bool, ...]) -> list[Any]:
