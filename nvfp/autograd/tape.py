@@ -22,6 +22,7 @@ Vjp = Callable[[tuple[Any, ...], Any, tuple[bool, ...]], Sequence[Any]]
 ADDING: set[Callable[..., Sequence[Any]]] = set()
 
 _numbers = count()
+_PLAIN = frozenset((type(None), bool, int, float, str, tuple))  # saved values that are no arrays
 leaf_lock = threading.Lock()
 # Inputs of what is recorded, or would be: place -> array (see `watching`).
 _seen: ContextVar[tuple[int, dict[tuple[int, int], Any]] | None] = ContextVar("nvfp_seen_inputs", default=None)
@@ -100,7 +101,12 @@ class Node:
         kept: list[Any] = []
         versions: list[int | None] = []
         for value in saved:
-            own = type(value) is Output
+            kind = type(value)
+            if kind in _PLAIN:
+                kept.append(value)
+                versions.append(None)
+                continue
+            own = kind is Output
             snapshot = getattr(value.array if own else value, "_snapshot", None)
             if snapshot is None:
                 kept.append(value)

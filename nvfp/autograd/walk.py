@@ -72,7 +72,10 @@ class _Pass:
                 message("backward", "a graph that holds its values", f"'{node.name}', freed by an earlier backward", do)
             )
         parents = node.parents
-        needs = tuple([self.needs(p) for p in parents])
+        if self.wanted is None:  # `needs`, written out
+            needs = tuple([p is not None and (type(p[0]) is Node or p[0].active) for p in parents])  # type: ignore[union-attr]
+        else:
+            needs = tuple([self.needs(p) for p in parents])
         saved = node.unpack(self.connect)
         dy = dys[0] if node.outputs == 1 else tuple(dys)
         results: Sequence[Any]
@@ -133,8 +136,13 @@ class _Pass:
 
 def _fresh(result: Any, i: int, results: Sequence[Any], dys: Sequence[Any], saved: Sequence[Any]) -> bool:
     """Whether a gradient is an object that the rule made for this input alone."""
-    others = (*results[:i], *results[i + 1 :], *dys, *saved)
-    return all(result is not other for other in others)
+    for other in dys:
+        if other is result:
+            return False
+    for other in saved:
+        if other is result:
+            return False
+    return all(other is not result or j == i for j, other in enumerate(results))
 
 
 def _guarded(node: Node, saved: tuple[Any, ...], dys: Sequence[Any], dy: Any, needs: tuple[bool, ...]) -> list[Any]:

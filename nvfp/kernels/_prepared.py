@@ -28,7 +28,7 @@ _calls: dict[tuple[Any, ...], Any] = {}  # kind -> None (seen once), False (not 
 _held: dict[int, Any] = {}  # formats and elements whose identities stand in kinds
 _VALUE, _ROW, _ARRAY, _PARTS, _REFUSED = range(5)
 _ways: dict[type, int] = {
-    **dict.fromkeys((int, bool, str, type(None), type), _VALUE),
+    **dict.fromkeys((int, str, type), _VALUE),
     **dict.fromkeys((QuantDType, Element), _ROW),
     **dict.fromkeys((tuple, list, Operand), _PARTS),
 }
@@ -41,6 +41,7 @@ _parts: dict[type, Parts] = {
     ),
 }  # fmt: skip
 _UNSEEN = object()
+_WORDS = {None: "None", True: "True", False: "False"}  # True equals 1
 
 
 def understood(kind: type, parts: Parts) -> None:
@@ -91,11 +92,13 @@ def _answer(
     kind: list[Any], arrays: list[Any], pointers: list[int], pinned: bool,
 ) -> Any:  # fmt: skip
     replay = module("_replay", "cuda")
-    if replay.recording():  # a call inside a call: its launches belong to that one
+    if replay.thread.recorder is not None:  # a call inside a call: its launches belong to that one
         return contract(*args, **options)
-    if len(set(pointers)) != len(pointers):
-        kind.append(tuple([pointers.index(at) for at in pointers]))  # who shares memory
-    kind.append(replay.device())
+    if not pinned and len(set(pointers)) != len(pointers):
+        first: dict[int, int] = {}
+        kind.append(tuple([first.setdefault(at, i) for i, at in enumerate(pointers)]))  # who shares memory
+    device = replay.device()
+    kind.append(device)
     key = tuple(kind)
     found = _calls.get(key, _UNSEEN)
     if found is None:
@@ -106,7 +109,7 @@ def _answer(
             _calls.clear()
         _calls[key] = None
     elif found:
-        done, result = found(pointers, arrays)
+        done, result = found(pointers, arrays, device)
         if done:
             return result
     return contract(*args, **options)
@@ -115,6 +118,9 @@ def _answer(
 def _describe(values: Any, kind: list[Any], arrays: list[Any], pointers: list[int], low: int) -> bool:
     """Add what decides a call to ``kind``, and its arrays with their addresses; False where it cannot be prepared."""
     for value in values:
+        if value is None or value is True or value is False:
+            kind.append(_WORDS[value])
+            continue
         which = type(value)
         way = _ways.get(which)
         if way == _ARRAY:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ def dropout_vjp(
     return deliver(dx, out)
 
 
-@prepared
+@partial(prepared, pinned=True)
 def advance_steps(steps: Sequence[Any]) -> None:
     """Add 1 to every step word, in place.
 

@@ -50,11 +50,6 @@ def _constant(arg: Any) -> bool:
     return isinstance(arg, np.ndarray) and arg.dtype.type is np.void
 
 
-def used_here() -> bool:
-    """Whether this thread has launched on the current device (CuPy then has made its context current)."""
-    return cp.cuda.runtime.getDevice() in thread.devices
-
-
 class Prepared:
     """A launch on one device of which only addresses are missing.
 

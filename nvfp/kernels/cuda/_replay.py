@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nvfp.kernels.cuda import _memory
-from nvfp.kernels.cuda._launch import Prepared, used_here
+from nvfp.kernels.cuda._launch import Prepared
 from nvfp.kernels.cuda._recorder import Cleared, Launched, Place, Recorder, thread
 from nvfp.kernels.cuda._xp import cp
 from nvfp.kernels.operand import Operand, OperandPair
@@ -18,11 +18,6 @@ Step = Callable[[list[int], int], None]  # addresses, stream
 
 class _Unknown(Exception):
     """A result that is not made of what was given and allocated."""
-
-
-def recording() -> bool:
-    """Whether this thread records."""
-    return thread.recorder is not None
 
 
 def device() -> int:
@@ -93,12 +88,18 @@ class Replay:
         self._steps = tuple([_step(step, settled) for step in recorder.steps])
         self._rebuild = _rebuild(result, arrays, lambda x: settled(_found(recorder, x)))
 
-    def __call__(self, pointers: list[int], arrays: Arrays) -> tuple[bool, Any]:
-        """Run it again: (True, the result), or (False, None) where this thread has not used the device yet."""
-        if not used_here():
+    def __call__(self, pointers: list[int], arrays: Arrays, device: int) -> tuple[bool, Any]:
+        """Run it again: (True, the result), or (False, None) where this thread has not launched on the device yet.
+
+        The first launch is CuPy's, which makes the device's context current in the thread.
+        """
+        if device not in thread.devices:
             return False, None
-        memory = [_memory.allocate(size) for size in self._sizes]
-        at = pointers + [_memory.start(m) for m in memory] if memory else pointers
+        memory: list[Any] = []
+        at = pointers
+        if self._sizes:
+            memory = [_memory.allocate(size) for size in self._sizes]
+            at = pointers + [_memory.start(m) for m in memory]
         stream: int = cp.cuda.get_current_stream().ptr
         for step in self._steps:
             step(at, stream)
