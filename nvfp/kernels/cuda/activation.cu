@@ -18,10 +18,10 @@ activation(const T_IN* x, T_IN* y, long long n, long long vectors) {
     float u[PER_VECTOR];
     unpack(load_words<T_IN, PER_VECTOR>(x + i * PER_VECTOR), u);
 #pragma unroll
-    for (int j = 0; j < PER_VECTOR; ++j) u[j] = act<ACT>(u[j]);
+    for (int j = 0; j < PER_VECTOR; ++j) u[j] = act<ACT, true>(u[j]);
     keep_words(y + i * PER_VECTOR, pack<T_IN, PER_VECTOR>(u));
   }
-  for (long long i = vectors * PER_VECTOR + first; i < n; i += stride) y[i] = store<T_IN>(act<ACT>(load_float(x[i])));
+  for (long long i = vectors * PER_VECTOR + first; i < n; i += stride) y[i] = store<T_IN>(act<ACT, true>(load_float(x[i])));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
