@@ -78,6 +78,8 @@ def _narrow(b: Bench, n: int, x: Any, w: Any, out: Any, row: Callable[..., None]
     row("float8, a scale per row, fast", partial(gemm, x0, w0.T, out=out, fast_accumulation=True), "float8 fast")
     words = {"out_format": fp8_e4m3, "out_scale": b.word(0.5), "amax_out": b.word()}
     row("float8 to float8, amax, fast", partial(gemm, x8, w8.T, fast_accumulation=True, **words), "float8 fast")
+    gelu = {"epilogue": "dgelu", "aux": w}
+    row("float8, dgelu, fast", partial(gemm, x8, w8.T, out=out, fast_accumulation=True, **gelu), "float8 fast")
     total = b.xp.zeros((n, n), FLOAT32)
     row("float8 accumulate float32", partial(gemm, x8, w8.T, out=total, accumulate=True), "float8")
     square = fp8_e4m3_b128.replace(block=(128, 128))

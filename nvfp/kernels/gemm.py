@@ -114,9 +114,9 @@ def gemm(
         The bias is first rounded to the dtype of the result; beside two FP8 operands that some chip takes as they
         are, with a float32 result or ``out_format``, to bfloat16 (TE's rule, on every device; not with ``exact``).
         gelu, its gradient and amax are computed from the float32 sums, before any rounding, and the FP8 cast saturates.
-        On CUDA they happen in cuBLASLt's kernel where it has an algorithm (its dgelu rounds 16-bit results twice), else
-        in kernels of ours after a product in float32. Column sums are those of `bias_grad`, of the result as it is
-        written.
+        On CUDA they happen in cuBLASLt's kernel where it has an algorithm (its dgelu rounds 16-bit results twice, as
+        does a kernel of ours that takes its place with FP8 operands), else in kernels of ours after a product of
+        float32. Column sums are those of `bias_grad`, of the result as it is written.
 
     Source:
         TE numerics B0; cuBLASLt documentation, "cublasLtMatmul()".

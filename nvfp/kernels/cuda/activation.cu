@@ -21,13 +21,13 @@ activation(const T_IN* x, T_IN* y, long long n, long long vectors RECORD_PARAMET
     float u[PER_VECTOR];
     unpack(load_words<T_IN, PER_VECTOR>(x + i * PER_VECTOR), u);
 #pragma unroll
-    for (int j = 0; j < PER_VECTOR; ++j) u[j] = act<ACT>(u[j]);
+    for (int j = 0; j < PER_VECTOR; ++j) u[j] = act<ACT, true>(u[j]);
     const Words<T_IN, PER_VECTOR> rounded = pack<T_IN, PER_VECTOR>(u);
     keep_words(y + i * PER_VECTOR, rounded);
     most.see(rounded);
   }
   for (long long i = vectors * PER_VECTOR + first; i < n; i += stride)
-    y[i] = most.seen(store<T_IN>(act<ACT>(load_float(x[i]))));
+    y[i] = most.seen(store<T_IN>(act<ACT, true>(load_float(x[i]))));
   most.finish<THREADS>(RECORD_ARGUMENT);
 }
 

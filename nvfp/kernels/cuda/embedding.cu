@@ -9,7 +9,7 @@
 //     inside one piece is finished there; the parts of a longer run go to `partial` (slot 0: begun in an earlier
 //     piece; slot 1: begun here and going on).
 //  4. `_rows`: each row adds its parts in order of the pieces; a row without ids gets zeros.
-// Pieces bound the work of a block, so a single id named a million times is no slower than a million ids.
+// Pieces (a power of two long) bound the work of a block, so a single id named a million times is no slower than a million ids.
 // Bytes moved: dy once, plus 16 bytes per id and pass.
 //
 // Macros: T_ROW, T_ID (int or long long), W for `embedding`; SORT, T_ID for steps 1 and 2; T_IN, T_OUT, W for 3 and 4.
@@ -228,6 +228,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 embedding_rows(const int* __restrict__ starts, long long rows, long long width, int piece,
                const float* __restrict__ partial, T_OUT* __restrict__ dtable) {
   const long long h = (blockIdx.y * (long long)THREADS + threadIdx.x) * W;
+  const int shift = 31 - __clz(piece);  // a division for each row would cost as much as its zeros
   if (h >= width) return;
   for (long long r0 = blockIdx.x * (long long)ROWS; r0 < rows; r0 += gridDim.x * (long long)ROWS) {
     int bound[ROWS + 1];
@@ -236,12 +237,12 @@ embedding_rows(const int* __restrict__ starts, long long rows, long long width, 
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) {
       const int start = bound[k], end = bound[k + 1];
-      const long long first = start / piece, last = end > start ? (end - 1) / piece : first;
+      const int first = start >> shift, last = end > start ? (end - 1) >> shift : first;
       if (r0 + k >= rows || (end > start && first == last)) continue;  // `_walk` has written it
       float total[W] = {};
       if (end > start) {
-        for (long long p = first; p <= last; ++p) {
-          const Vec<float, W> v = load_vec<float, W>(partial + (2 * p + (p == first ? 1 : 0)) * width + h);
+        for (int p = first; p <= last; ++p) {
+          const Vec<float, W> v = load_vec<float, W>(partial + (2LL * p + (p == first ? 1 : 0)) * width + h);
 #pragma unroll
           for (int j = 0; j < W; ++j) total[j] += v.at[j];
         }

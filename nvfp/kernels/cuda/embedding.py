@@ -17,7 +17,7 @@ _SOURCE = "embedding.cu"
 _THREADS = 128  # = embedding.cu's THREADS
 _DIGITS = 256  # = embedding.cu's DIGITS
 _ROWS = 8  # = embedding.cu's ROWS
-_CHUNK = 1024  # positions that one warp places in order
+_CHUNK, _SMALL_CHUNK = 1024, 256  # positions that one warp places in order: of many ids, of up to 256 chunks
 _MOST_BLOCKS = 2**20
 
 
@@ -89,7 +89,9 @@ def embedding_vjp(dy: Any, ids: Any, rows: int, *, dtype: np.dtype, out: Any | N
 
 def _sorted(ids: Any, rows: int) -> tuple[Any, Any, Any]:
     """The ids in range in ascending order, the position of each (ascending for equal ids), and their number."""
-    count, chunks = ids.size, -(-ids.size // _CHUNK)
+    count = ids.size
+    chunk = _SMALL_CHUNK if count <= 256 * _SMALL_CHUNK else _CHUNK
+    chunks = -(-count // chunk)
     keys, order = cp.empty((2, count), INT32), cp.empty((2, count), INT32)
     histogram, totals, valid = cp.empty((_DIGITS, chunks), INT32), cp.empty(_DIGITS, INT32), cp.empty((), INT32)
     step = _steps(ids.dtype)
@@ -97,7 +99,7 @@ def _sorted(ids: Any, rows: int) -> tuple[Any, Any, Any]:
     null = np.int64(0)
     for p in range(passes):
         given, source, target = (ids if p == 0 else null), (p - 1) % 2, p % 2
-        sizes = (np.int64(count), np.int64(_CHUNK), np.int32(rows), np.int32(8 * p))
+        sizes = (np.int64(count), np.int64(chunk), np.int32(rows), np.int32(8 * p))
         launch(step["count"], (chunks,), (_DIGITS,), (given, keys[source], valid, *sizes, histogram))
         launch(step["scan"], (_DIGITS,), (_DIGITS,), (histogram, np.int64(chunks), totals))
         launch(

@@ -2,8 +2,9 @@
 //
 // A thread draws groups of four words (four elements, or two integers of 64-bit words) for 16 bytes, or 32 that it trades
 // with its neighbour, so that every store fills whole sectors. All but the normals' log, root, sin and cos are the CPU's
-// operations (no contraction), so the same bits. The normals are what costs: 16-bit ones take the hardware's log2, sin and
-// cos (errors of 2^-21), float32 ones polynomials without the library's care for arguments that cannot come.
+// operations (no contraction), so the same bits. The normals are what costs: they take the hardware's log2, root, sin and
+// cos, whose errors are absolute ones of about 2^-21 (polynomials of float32's own precision took .232 ms in place of .162
+// for 16384 x 8192 on an H200).
 // Bytes moved: sizeof(T_OUT) per element, written once.
 //
 // Macros: T_OUT; KIND; T_ACC (float or double; unsigned long long for integers, unsigned for bits); WIDE (1: integers
@@ -52,10 +53,6 @@ __device__ __forceinline__ void draw(const uint4& w, Y* y, T_ACC low, T_ACC fact
   y[2] = one<Y>(w.z, low, factor, most), y[3] = one<Y>(w.w, low, factor, most);
 }
 #elif KIND == NORMAL
-#ifndef QUICK
-#define QUICK (sizeof(T_OUT) == 2)
-#endif
-
 // The hardware's functions: absolute errors of about 2^-22 (log2 between 0.5 and 2), 2^-21 (sin, cos), 1 ulp (root).
 __device__ __forceinline__ float quick_log2(float x) {
 #ifdef __CUDA_ARCH__
@@ -89,43 +86,11 @@ __device__ __forceinline__ float quick_minus_log(float u) {
   const float series = fmaf(v * v, fmaf(v, fmaf(v, 0.25f, 0x1.555556p-2f), 0.5f), v);
   return v < 0x1p-5f ? series : quick_log2(u) * -0x1.62e43p-1f;
 }
-// u = m 2^e with m in [2/3, 4/3): a polynomial of m - 1 (minimax, 2e-8 relative), and e log 2.
-__device__ __forceinline__ float minus_log(float u) {
-  const int bits = __float_as_int(u), up = (bits - 0x3f2aaaab) & (int)0xff800000;
-  const float f = __int_as_float(bits - up) - 1.0f, e = (float)up * -0x1.62e43p-24f;
-  float p = -0x1.2661aep-3f;
-  p = fmaf(p, f, 0x1.3ad572p-3f);
-  p = fmaf(p, f, -0x1.1d19bcp-3f);
-  p = fmaf(p, f, 0x1.5044aep-3f);
-  p = fmaf(p, f, -0x1.99edccp-3f);
-  p = fmaf(p, f, 0x1.0013ecp-2f);
-  p = fmaf(p, f, -0x1.5554bcp-2f);
-  p = fmaf(p, f, 0x1.ffffd8p-2f);
-  return fmaf(f * f, p, e - f);
-}
-// cos and sin of pi x for -1 <= x <= 1.
-__device__ __forceinline__ void turn(float x, float& c, float& s) {
-  const float shifted = fmaf(x, 2.0f, 0x1.8p+23f);  // the nearest half turn in the low bits
-  const unsigned quarter = __float_as_uint(shifted);
-  const float t = fmaf(shifted - 0x1.8p+23f, -0.5f, x), q = t * t;  // in [-1/4, 1/4], exact
-  float sine = -0x1.2d9bb8p-1f, cosine = 0x1.d9c364p-3f;
-  sine = fmaf(sine, q, 0x1.465ec6p+1f);
-  sine = fmaf(sine, q, -0x1.4abbbap+2f);
-  cosine = fmaf(cosine, q, -0x1.55c57cp+0f);
-  cosine = fmaf(cosine, q, 0x1.03c1dcp+2f);
-  cosine = fmaf(cosine, q, -0x1.3bd3ccp+2f);
-  sine = fmaf(t * q, sine, t * 0x1.921fb6p+1f), cosine = fmaf(cosine, q, 1.0f);
-  const bool swap = quarter & 1u;
-  c = __uint_as_float(__float_as_uint(swap ? sine : cosine) ^ ((quarter + 1u) << 30 & 0x80000000u));
-  s = __uint_as_float(__float_as_uint(swap ? cosine : sine) ^ (quarter << 30 & 0x80000000u));
-}
-
 // Radius, cosine and sine of one pair of words.
 __device__ __forceinline__ void polar(unsigned w0, unsigned w1, float& r, float& c, float& s) {
   const float u = (float)w0 * 0x1p-32f + 0x1p-33f, x = (float)((int)w1 >> 8) * 0x1p-23f;
-  r = quick_root(2.0f * (QUICK ? quick_minus_log(u) : minus_log(u)));
-  if (QUICK) quick_turn(x, c, s);
-  else turn(x, c, s);
+  r = quick_root(2.0f * quick_minus_log(u));
+  quick_turn(x, c, s);
 }
 __device__ __forceinline__ void polar(unsigned w0, unsigned w1, double& r, double& c, double& s) {
   r = sqrt(-2.0 * log(((double)w0 + 0.5) * 0x1p-32));

@@ -287,7 +287,8 @@ def test_which_epilogues_the_library_gets(device: Device, lt: FakeLt) -> None:
         for left, right in ((x, w), (a, b)):
             lt.calls.clear()
             gemm(left, right, dtype=BF16, **arguments)
-            assert [c["epilogue"] for c in lt.calls] == [number]
+            behind = number == 192 and left is a  # a kernel of ours is faster with quantized operands
+            assert [c["epilogue"] for c in lt.calls] == [1 if behind else number]
     gemm(a, b, out_format=fp8_e4m3, out_scale=word, amax_out=word.copy())
     assert problems()[-1].y.dtype == "float8_e4m3fn" and problems()[-1].amax
     gemm(a, b, out_format=fp8_e5m2, out_scale=word, epilogue="gelu")

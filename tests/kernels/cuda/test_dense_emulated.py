@@ -264,8 +264,9 @@ def test_embedding(count: int, rows: int, width: int, dtype: np.dtype) -> None:
         assert np.isnan(embedding.embedding(table, bad)[~good].astype(F32)).all()
 
 
-@pytest.mark.parametrize("rows", [1, 3, 256, 257, 70_000])
-def test_the_sort_is_stable(rows: int) -> None:
+@pytest.mark.parametrize(("rows", "chunk"), [(1, 256), (3, 1024), (256, 256), (257, 1024), (70_000, 256)])
+def test_the_sort_is_stable(rows: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "_SMALL_CHUNK", chunk)
     ids = np.random.default_rng(rows).integers(-1, rows + 1, 2500)  # -1 and rows are left out
     keys, order, valid = embedding._sorted(ids, rows)
     kept = np.flatnonzero((ids >= 0) & (ids < rows))

@@ -69,7 +69,45 @@ __device__ __forceinline__ unsigned encode_random8(float (&y)[PER_WORD], const N
   for (int i = 0; i < PER_WORD; ++i) y[i] = fabsf(y[i]);
   return e2m1_random8(y, numbers.word[2 * w], numbers.word[2 * w + 1]);
 }
+
+// The number of element i in a word of its own.
+__device__ __forceinline__ unsigned number_of(const Numbers& numbers, int i) {
+  if constexpr (RANDOM_BITS == 16) return __byte_perm(numbers.word[i / 2], 0, i % 2 ? 0x4432 : 0x4410);
+  else return numbers.at(i);
+}
+// The sign bits of four words, of the elements of 16 bits that `half` says, under that of a multiplier.
+__device__ __forceinline__ unsigned sign_bytes(unsigned a, unsigned b, unsigned c, unsigned d, int half, float multiplier) {
+  const unsigned pick = PER == 1 || half ? 0x0073u : 0x0051u, turned = __float_as_uint(multiplier) >> 31 ? 0x80808080u : 0u;
+  return (__byte_perm(__byte_perm(a, b, pick), __byte_perm(c, d, pick), 0x5410) ^ turned) & 0x80808080u;
+}
+// Four neighbours of a row (`at` is a multiple of 4), and the rows' elements of column c. False: `codes` are not good.
+__device__ __forceinline__ bool quick_row(const Values& v, int at, float multiplier, const Numbers& numbers, unsigned& codes) {
+  bool slow = false;
+  unsigned m[4], signs;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    m[i] = random_magnitude<Element>(__fmul_rn(fabsf(value(v, at + i)), fabsf(multiplier)), number_of(numbers, at + i), slow);
+  const unsigned* word = v.word + at / PER;
+  if constexpr (PER == 1) signs = sign_bytes(word[0], word[1], word[2], word[3], 0, multiplier);
+  else signs = sign_bytes(word[0] << 16, word[0], word[1] << 16, word[1], 1, multiplier);
+  codes = (high_bytes(m[0], m[1], m[2], m[3]) & 0x7f7f7f7fu) | signs;
+  return !slow;
+}
+__device__ __forceinline__ bool quick_column(const Values (&v)[HELD], int c, float multiplier, const Numbers (&numbers)[HELD], unsigned& codes) {
+  bool slow = false;
+  unsigned m[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    m[k] = random_magnitude<Element>(__fmul_rn(fabsf(value_again(v[k], c)), fabsf(multiplier)), number_of(numbers[k], c), slow);
+  const int i = c / PER;
+  const unsigned signs = sign_bytes(v[0].word[i], v[1].word[i], v[2].word[i], v[3].word[i], c % PER, multiplier);
+  codes = (high_bytes(m[0], m[1], m[2], m[3]) & 0x7f7f7f7fu) | signs;
+  return !slow;
+}
 #else
+constexpr bool RANDOM_QUICK = false;
+__device__ __forceinline__ bool quick_row(const Values&, int, float, const Numbers&, unsigned&) { return false; }
+__device__ __forceinline__ bool quick_column(const Values (&)[HELD], int, float, const Numbers (&)[HELD], unsigned&) { return false; }
 __device__ __forceinline__ unsigned encode_random_one(float, float, const Numbers&, int) { return 0; }
 __device__ __forceinline__ unsigned encode_random8(float (&)[PER_WORD], const Numbers&, int) { return 0; }
 #endif
@@ -89,6 +127,7 @@ __device__ __forceinline__ Codes encode_values(const Values& v, float multiplier
     if constexpr (ROUNDING && EIGHT) {
       codes.word[w] = encode_random8(y, numbers, w) | signs;
     } else if constexpr (ROUNDING) {
+      if (RANDOM_QUICK && __builtin_expect(quick_row(v, PER_WORD * w, multiplier, numbers, codes.word[w]), 1)) continue;
 #pragma unroll
       for (int i = 0; i < PER_WORD; ++i) word |= encode_random_one(value(v, PER_WORD * w + i), multiplier, numbers, PER_WORD * w + i) << CODE_BITS * i;
       codes.word[w] = word;
@@ -135,7 +174,9 @@ __device__ __forceinline__ void encode_columns(Transposed& to, const Values (&v)
     y[k + HELD] = __fmul_rn(value_again(v[k], c + 1), m1);
   }
   unsigned drawn[2] = {0, 0};  // 4 codes of each column
-  if constexpr (ROUNDING) {
+  if (RANDOM_QUICK && __builtin_expect(quick_column(v, c, m0, numbers, drawn[0]) & quick_column(v, c + 1, m1, numbers, drawn[1]), 1)) {
+  } else if constexpr (ROUNDING) {
+    drawn[0] = drawn[1] = 0;
 #pragma unroll
     for (int k = 0; k < HELD; ++k) {
       drawn[0] += encode_random_one(value_again(v[k], c), m0, numbers[k], c) << CODE_BITS * k;

@@ -31,6 +31,26 @@ __device__ __forceinline__ unsigned encode_random(float x, unsigned r) {
   }
 }
 
+// Four codes of 8 bits at a time: a number, moved to the bits of a float32 below a step, is added to those of the magnitude
+// as an integer. That is what encode_random gives from the least normal number on (a sum that reaches the next power of
+// two has zeros where the code is cut off). Others and NaN set `slow`: the caller takes encode_random for them.
+constexpr bool RANDOM_QUICK = ROUNDING == 1 && !Element::INT && Element::SIGN && Element::BITS == 8 && SATURATE;
+
+// The code's magnitude in the highest byte, whatever below.
+template <class F>
+__device__ __forceinline__ unsigned random_magnitude(float a, unsigned r, bool& slow) {
+  constexpr unsigned LEAST = (unsigned)F::LEAST << 23, STEP = 23 - F::MANTISSA;
+  constexpr unsigned MOST = ((F::MAX_CODE + ((unsigned)(F::LEAST - 1) << F::MANTISSA)) << STEP) | ((1u << STEP) - 1u);
+  slow |= !(a >= __uint_as_float(LEAST));
+  const unsigned moved = __float_as_uint(a) + (r << (STEP - RANDOM_BITS));
+  return (min(moved, MOST) << (1 + F::MANTISSA)) - ((unsigned)(F::LEAST - 1) << (24 + F::MANTISSA) % 32);
+}
+
+// The highest bytes of four words in one.
+__device__ __forceinline__ unsigned high_bytes(unsigned a, unsigned b, unsigned c, unsigned d) {
+  return __byte_perm(__byte_perm(a, b, 0x0073), __byte_perm(c, d, 0x0073), 0x5410);
+}
+
 // Magnitudes of two products as float16 of a 2^14th, cut off: the E2M1 code is in bits 9 to 11 (numbers below 1 have one
 // step there, as subnormals do), its fraction below. What is added first is the rounding of the float32 sum in the rule:
 // sums from 1/2 - 2^-26 on become 1/2, if they are not exact; all others are exact or cannot reach the grid.
