@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from nvfp.kernels._dense import contiguous
-from nvfp.kernels._dense import contiguous
 from nvfp.kernels.cast import cast
 from nvfp.kernels.cuda._dense import BFLOAT16, FLOAT32, row_vector
 from nvfp.kernels.cuda._launch import launch, multiprocessors
