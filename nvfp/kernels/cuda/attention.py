@@ -15,7 +15,7 @@ import numpy as np
 
 from nvfp.kernels._attention import NO_TERMS, Gradients, Lengths, Saved, Settings, Terms
 from nvfp.kernels._attention_check import refuse_backend
-from nvfp.kernels._attention_mask import arbitrary, padding
+from nvfp.kernels._attention_mask import arbitrary
 from nvfp.kernels._dispatch import place_like
 from nvfp.kernels.cast import cast
 from nvfp.kernels.cuda._attention_packed import packed, unpacked
@@ -222,17 +222,16 @@ def _sink_gradient(dout: Any, out: Any, terms: Terms, lse: Any | None) -> Any | 
     if sink is None or lse is None:
         return None
     share = elementwise("exp", elementwise("subtract", sink[:, None], lse))  # [B, H, Lq]
-    if n is not None and n.q_starts is None:  # cuDNN leaves lse as it was behind the end of an entry
-        ended, _ = padding(n, (*lse.shape, 0))
-        elementwise("where", ended[:, 0], 0.0, share, out=share)
     spent = reduce(
         "sum", elementwise("multiply", dout, out, dtype=FLOAT32), axis=-1, dtype=FLOAT32
     )  # [B, Lq, H] or [T, H]
     share = cast(share.transpose(0, 2, 1), FLOAT32)
     if n is not None and n.q_starts is not None:
         share = packed(share, n.q_starts, n.queries, cp.empty(spent.shape, FLOAT32))
-    axes = tuple(range(spent.ndim - 1))
-    total = reduce("sum", elementwise("multiply", share, spent, out=spent), axis=axes, dtype=FLOAT32)
+    product = elementwise("multiply", share, spent, out=share)
+    # Rows that take no part have no lse from cuDNN; their result is 0.
+    product = elementwise("where", elementwise("equal", spent, 0.0), 0.0, product, out=product)
+    total = reduce("sum", product, axis=tuple(range(spent.ndim - 1)), dtype=FLOAT32)
     return elementwise("negative", total, out=total)
 
 
