@@ -104,8 +104,10 @@ __device__ __forceinline__ bool quick_column(const Values (&v)[HELD], int c, flo
   codes = (high_bytes(m[0], m[1], m[2], m[3]) & 0x7f7f7f7fu) | signs;
   return !slow;
 }
+// float16 beside block scales would need more registers than there are.
+constexpr bool QUICK = RANDOM_QUICK && !(HALF<T_IN> && MARKS);
 #else
-constexpr bool RANDOM_QUICK = false;
+constexpr bool QUICK = false;
 __device__ __forceinline__ bool quick_row(const Values&, int, float, const Numbers&, unsigned&) { return false; }
 __device__ __forceinline__ bool quick_column(const Values (&)[HELD], int, float, const Numbers (&)[HELD], unsigned&) { return false; }
 __device__ __forceinline__ unsigned encode_random_one(float, float, const Numbers&, int) { return 0; }
@@ -127,7 +129,7 @@ __device__ __forceinline__ Codes encode_values(const Values& v, float multiplier
     if constexpr (ROUNDING && EIGHT) {
       codes.word[w] = encode_random8(y, numbers, w) | signs;
     } else if constexpr (ROUNDING) {
-      if (RANDOM_QUICK && __builtin_expect(quick_row(v, PER_WORD * w, multiplier, numbers, codes.word[w]), 1)) continue;
+      if (QUICK && __builtin_expect(quick_row(v, PER_WORD * w, multiplier, numbers, codes.word[w]), 1)) continue;
 #pragma unroll
       for (int i = 0; i < PER_WORD; ++i) word |= encode_random_one(value(v, PER_WORD * w + i), multiplier, numbers, PER_WORD * w + i) << CODE_BITS * i;
       codes.word[w] = word;
@@ -174,7 +176,7 @@ __device__ __forceinline__ void encode_columns(Transposed& to, const Values (&v)
     y[k + HELD] = __fmul_rn(value_again(v[k], c + 1), m1);
   }
   unsigned drawn[2] = {0, 0};  // 4 codes of each column
-  if (RANDOM_QUICK && __builtin_expect(quick_column(v, c, m0, numbers, drawn[0]) & quick_column(v, c + 1, m1, numbers, drawn[1]), 1)) {
+  if (QUICK && __builtin_expect(quick_column(v, c, m0, numbers, drawn[0]) & quick_column(v, c + 1, m1, numbers, drawn[1]), 1)) {
   } else if constexpr (ROUNDING) {
     drawn[0] = drawn[1] = 0;
 #pragma unroll
