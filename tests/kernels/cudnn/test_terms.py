@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from nvfp.device import Device
+from nvfp.errors import ArgumentError
 from nvfp.kernels import attention as kernel
 from nvfp.kernels.attention import Lengths
 from nvfp.kernels.cuda import attention as twin
@@ -46,14 +47,18 @@ def run(arrays: list[np.ndarray], device: Device, **options: Any) -> dict[str, n
 @pytest.mark.parametrize("mask_type", ["no_mask", "causal", "arbitrary"])
 def test_biases(device: Device, mask_type: str, lead: tuple[int, int], dtype: np.dtype) -> None:
     """Alone and together with a mask; the gradient is summed over what the bias repeats, in one order."""
-    for keys in (48, 45):
+    for keys in (45, 48):
         shape = (*SHAPE[:3], keys)
         arrays, bias = operands(dtype, shape), normal((*lead, *shape[2:]), dtype, 11)
         mask = normal((4, 1, 40, keys), seed=7) > 0.4 if mask_type == "arbitrary" else None
         if mask is not None:
             mask[1, :, 3] = True
         options: dict[str, Any] = {"mask_type": mask_type, "mask": mask, "bias_type": "post_scale_bias", "bias": bias}
-        got, again = (run(arrays, device, **options) for _ in range(2))
+        try:
+            got, again = (run(arrays, device, **options) for _ in range(2))
+        except ArgumentError as error:  # cuDNN 9.19 has no engine for rows of a bias that end inside 16 bytes
+            assert device.type == "cuda" and keys == 45 and "refuses it" in str(error)
+            continue
         off = oracle.hidden(shape, mask_type, mask)
         terms.compare(got, oracle.whole(arrays, off, 0.125, post=bias.astype(np.float64)), bias)
         assert all(got[name].tobytes() == x.tobytes() for name, x in again.items())
