@@ -116,6 +116,11 @@ def _layer(b: Bench, size: Size, name: str) -> None:
         add(f"{row}, in a row", t, size.te[at : at + 1] if size.targets else (), size.targets[at : at + 1])
         if h200 and at < len(size.floor):
             print(f"    floor {size.floor[at]:.3f} ms, x {t.median * 1e3 / size.floor[at]:.2f}", flush=True)
+        if size.targets:  # TE's default: attention's backward adds in any order
+            layer.self_attention.core_attention.deterministic = False
+            t = time_in_a_row(eager, steps=10, groups=3 if b.quick else 5)
+            add(f"{row}, any order, in a row", t, size.te[at : at + 1], size.targets[at : at + 1])
+            layer.self_attention.core_attention.deterministic = True
         forget_scratch()
         with nf.inspect.peak_memory(b.device) as peak:
             eager()

@@ -36,6 +36,7 @@ class Settings:
         softmax_type: one of `SOFTMAX_TYPES`.
         softcap: bound of the scores, 0 for none.
         max_logit: whether the largest score of each head is wanted.
+        deterministic: whether the backward must repeat its bits.
     """
 
     mask_type: str
@@ -50,6 +51,7 @@ class Settings:
     softmax_type: str = "vanilla"
     softcap: float = 0.0
     max_logit: bool = False
+    deterministic: bool = True
 
     @property
     def causal(self) -> str | None:

@@ -66,6 +66,7 @@ def check_settings(
     softmax_type: str = "vanilla",
     softcap: float = 0.0,
     max_logit: bool = False,
+    deterministic: bool = True,
     lengths: Lengths | None = None,
 ) -> Settings:
     """Check everything but q, k, v and `Terms`, for scores of shape ``full`` [B, H, Lq, Lk]."""
@@ -83,6 +84,7 @@ def check_settings(
     return Settings(
         mask_type, factor, _window(mask_type, window), float(dropout), key, ordinal, backend,
         bottom_right is None or bool(bottom_right), bias_type, softmax_type, cap, bool(max_logit),
+        bool(deterministic),
     )  # fmt: skip
 
 

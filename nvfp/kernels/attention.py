@@ -70,6 +70,7 @@ def attention(
     sink: Any | None = None,
     softcap: float = 0.0,
     max_logit: bool = False,
+    deterministic: bool = True,
     dropout: float = 0.0,
     key: int = 0,
     ordinal: int = 0,
@@ -105,6 +106,7 @@ def attention(
         sink: float32 [H], with the last.
         softcap: bound of the scores; 0 for none.
         max_logit: whether ``saved.max_logit`` is wanted: float32 [H], the largest s of each head that is seen.
+        deterministic: False lets cuDNN's backward add gradients of q in any order: faster, with bits that change.
         dropout: probability that a weight is dropped, 0 to 1; the others are divided by 1 - p.
         key: seed, as in `kernels.dropout.dropout`.
         ordinal: number of the call within its step, likewise.
@@ -146,7 +148,8 @@ def attention(
     full = check_arrays(q, k, v, lengths)
     settings = check_settings(
         full, q.shape[-1], mask_type, mask, scale, window, dropout, backend, key, ordinal, bottom_right=bottom_right,
-        bias_type=bias_type, softmax_type=softmax_type, softcap=softcap, max_logit=max_logit, lengths=lengths,
+        bias_type=bias_type, softmax_type=softmax_type, softcap=softcap, max_logit=max_logit,
+        deterministic=deterministic, lengths=lengths,
     )  # fmt: skip
     terms = Terms(bias, slopes, sink, lengths)
     check_terms(full, settings, terms)

@@ -37,7 +37,7 @@ _UNCACHED: Mapping[str, Any] = {
     "dropout": 0.0, "attention_mask": None, "bottom_right_diagonal": None, "core_attention_bias_type": "no_bias",
     "core_attention_bias": None, "alibi_slopes": None, "cu_seqlens_q": None, "cu_seqlens_kv": None,
     "cu_seqlens_q_padded": None, "cu_seqlens_kv_padded": None, "max_seqlen_q": None, "max_seqlen_kv": None,
-    "softmax_type": "vanilla", "softmax_offset": None, "softcap": 0.0, "return_max_logit": False,
+    "softmax_type": "vanilla", "softmax_offset": None, "softcap": 0.0, "return_max_logit": False, "deterministic": True,
 }  # fmt: skip
 
 
@@ -62,6 +62,8 @@ class DotProductAttention(Module):
         softmax_type: ``"vanilla"``, ``"off-by-one"`` or ``"learnable"``.
         return_max_logit: return also the largest score of each head, float32 [H].
         softcap: bound of the scores, ``softcap tanh(s / softcap)``; 0 for none.
+        deterministic: False lets cuDNN's backward add gradients of the queries in any order, as TE does by default:
+            faster, with bits that change from run to run.
         device: of the offset of a learnable softmax; the default device unless given.
         rng: a `nf.random.Generator` that gives the seed of the dropout; without one fresh entropy.
         unbuilt: TE's further arguments, at their defaults only.
@@ -100,6 +102,7 @@ class DotProductAttention(Module):
         softmax_type: str = "vanilla",
         return_max_logit: bool = False,
         softcap: float = 0.0,
+        deterministic: bool = True,
         device: Any = None,
         rng: Generator | None = None,
         **unbuilt: Any,
@@ -122,6 +125,7 @@ class DotProductAttention(Module):
         self.window_size, self.softmax_scale, self.layer_number = window_size, softmax_scale, layer_number
         self.softmax_type = one_of(_NAME, "softmax_type", softmax_type, SOFTMAX_TYPES)
         self.return_max_logit, self.softcap = bool(return_max_logit), softcap
+        self.deterministic = bool(deterministic)
         self.softmax_offset: Array | None = None
         if softmax_type == "learnable":
             self.softmax_offset = parameter(zeros((1, self.num_attention_heads, 1, 1), device=device))
@@ -200,7 +204,7 @@ class DotProductAttention(Module):
             "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv, "cu_seqlens_q_padded": cu_seqlens_q_padded,
             "cu_seqlens_kv_padded": cu_seqlens_kv_padded, "max_seqlen_q": max_seqlen_q, "max_seqlen_kv": max_seqlen_kv,
             "softmax_type": self.softmax_type, "softmax_offset": self.softmax_offset, "softcap": self.softcap,
-            "return_max_logit": self.return_max_logit,
+            "return_max_logit": self.return_max_logit, "deterministic": self.deterministic,
         }  # fmt: skip
         if inference_params is not None:
             found: Any = self._cached(inference_params, q, k, v, options)

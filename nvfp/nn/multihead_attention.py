@@ -64,6 +64,7 @@ class MultiheadAttention(Module):
         qk_norm_eps: its eps.
         qk_norm_before_rope: do so before the rotary embedding, not after it.
         softmax_type: ``"vanilla"``, ``"off-by-one"`` or ``"learnable"``; see `DotProductAttention`.
+        deterministic: as in `DotProductAttention`.
         dtype: of the parameters; float32 unless given. ``params_dtype`` is TE's name for it.
         device: of the parameters; the default device unless given.
         rng: a `nf.random.Generator` for initial values and dropout; without one fresh entropy.
@@ -114,6 +115,7 @@ class MultiheadAttention(Module):
         qk_norm_eps: float = 1e-6,
         qk_norm_before_rope: bool = False,
         softmax_type: str = "vanilla",
+        deterministic: bool = True,
         fuse_wgrad_accumulation: bool = False,
         delay_wgrad_compute: bool = False,
         dtype: Any = None,
@@ -185,6 +187,7 @@ class MultiheadAttention(Module):
             attention_type=attention_type,
             layer_number=layer_number,
             softmax_type=softmax_type,
+            deterministic=deterministic,
             device=device,
             rng=rng,
         )

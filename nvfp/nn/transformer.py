@@ -65,6 +65,7 @@ class TransformerLayer(Module):
         qk_norm_eps: see `MultiheadAttention`.
         qk_norm_before_rope: see `MultiheadAttention`.
         softmax_type: see `MultiheadAttention`.
+        deterministic: as in `DotProductAttention`.
         dtype: of the parameters; float32 unless given. ``params_dtype`` is TE's name for it.
         device: of the parameters; the default device unless given.
         rng: a `nf.random.Generator` for initial values and dropout; without one fresh entropy.
@@ -124,6 +125,7 @@ class TransformerLayer(Module):
         qk_norm_eps: float = 1e-6,
         qk_norm_before_rope: bool = False,
         softmax_type: str = "vanilla",
+        deterministic: bool = True,
         fuse_wgrad_accumulation: bool = False,
         delay_wgrad_compute: bool = False,
         dtype: Any = None,
@@ -167,6 +169,7 @@ class TransformerLayer(Module):
             "qkv_weight_interleaved": qkv_weight_interleaved, "qkv_format": attn_input_format,
             "rotary_pos_interleaved": rotary_pos_interleaved, "qk_norm_type": qk_norm_type,
             "qk_norm_eps": qk_norm_eps, "qk_norm_before_rope": qk_norm_before_rope, "softmax_type": softmax_type,
+            "deterministic": deterministic,
         }  # fmt: skip
         self.self_attention = MultiheadAttention(
             attn_mask_type=self_attn_mask_type,

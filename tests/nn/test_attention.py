@@ -275,3 +275,19 @@ def test_explain_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = nf.explain_attention(shape, shape, shape, device="cuda")
     assert choice.backend is None and repr(choice).startswith("attention runs on: nothing here")
     assert set(choice.reasons.values()) == {"no CUDA device here: no driver", "not used, needs torch"}
+
+
+def test_any_order_on_request(device: Any) -> None:
+    """Off cuDNN there is one order; with it gradients agree within attention's tolerance."""
+    drawn = np.random.default_rng(0).normal(size=(3, 2, 64, 2, 64)).astype(np.float16)
+    q, k, v = (nf.asarray(x) for x in drawn)
+    found = []
+    for deterministic in (True, False):
+        parts = [nf.asarray(x, copy=True, requires_grad=True) for x in (q, k, v)]
+        layer = nf.nn.DotProductAttention(2, 64, deterministic=deterministic)
+        layer(*parts).sum().backward()
+        found.append([np.asarray(x.grad.astype(nf.float32)) for x in parts])
+    for a, b in zip(*found, strict=True):
+        if device.type == "cpu":
+            assert np.array_equal(a, b)
+        check(a.astype(np.float16), b.astype(np.float64), "attention", scale=64.0, factor=2)

@@ -59,7 +59,7 @@ def _look(
     record = record_of(
         q, k, v,
         mask_type=settings.mask_type, mask=mask, window=settings.window, scale=settings.scale, dropout=settings.dropout,
-        bottom_right=settings.bottom_right, terms=terms,
+        bottom_right=settings.bottom_right, terms=terms, deterministic=settings.deterministic,
     )  # fmt: skip
     found["cudnn"] = unsupported(record)
     return record, found

@@ -39,6 +39,7 @@ def attention(
     softmax_type: str = "vanilla",
     softmax_offset: Array | None = None,
     softcap: float = 0.0,
+    deterministic: bool = True,
     cu_seqlens_q: Array | None = None,
     cu_seqlens_kv: Array | None = None,
     cu_seqlens_q_padded: Array | None = None,
@@ -72,6 +73,7 @@ def attention(
         softmax_type: ``"vanilla"``, ``"off-by-one"`` (1 joins the sum of exponentials) or ``"learnable"``.
         softmax_offset: with the last, float32 of H entries, e.g. [1, H, 1, 1], whose exp joins it; gets a gradient.
         softcap: bound of the scores, 0 for none.
+        deterministic: False lets cuDNN's backward add in any order: faster, with bits that change from call to call.
         cu_seqlens_q: integers [B + 1], where each entry's queries start (the last: where they end). With packed
             arrays; or, in place of a mask, with padding types: the differences are the lengths of the entries.
         cu_seqlens_kv: likewise of the keys; those of the queries unless given.
@@ -123,7 +125,7 @@ def attention(
         bottom_right=bottom_right_diagonal, bias_type=core_attention_bias_type, bias=None if bias is None else bias.raw,
         slopes=None if slopes is None else slopes.raw, softmax_type=softmax_type,
         sink=None if sink is None else sink.raw.reshape(-1), softcap=softcap, max_logit=return_max_logit,
-        backend=backend, **place,
+        deterministic=deterministic, backend=backend, **place,
     )  # fmt: skip
     y = wrap(raw)
     learned = [x for x in (bias, sink) if x is not None]
