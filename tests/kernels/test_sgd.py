@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from nvfp.device import Device
 from nvfp.kernels.sgd import sgd
-from tests.devices import to_device, to_numpy
+from tests.devices import need_oracle, to_device, to_numpy
 from tests.kernels.dense import BF16, COMPUTED, F16, F32, bits, normal
 from tests.oracles import sgd as oracle
 from tests.tolerances import check
@@ -51,11 +51,12 @@ def same(a: list[Arrays], b: list[Arrays]) -> bool:
     return all((x is None) is (y is None) and (x is None or np.array_equal(bits(x), bits(y))) for x, y in pairs)
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize(
     ("momentum", "dampening", "nesterov"), [(0.0, 0.0, False), (0.9, 0.0, False), (0.9, 0.25, False), (0.9, 0.0, True)]
 )
 def test_torch_and_float64(device: Device, momentum: float, dampening: float, nesterov: bool) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch = need_oracle("torch")
     problem = Problem(((33, 17), F32, F32, momentum != 0, False))
     lr, _, _, decay = HYPER
     hyper = (lr, momentum, dampening, decay)

@@ -9,6 +9,7 @@ import pytest
 
 import nvfp as nf
 from nvfp.errors import ArgumentError, DTypeError, StateError
+from tests.devices import need_oracle
 
 
 def with_gradients(device: Any, *grads: np.ndarray, dtype: Any = nf.float32) -> dict[str, nf.Array]:
@@ -81,7 +82,7 @@ def test_bad_arguments(device: Any) -> None:
 
 @pytest.mark.oracle
 def test_as_torch() -> None:
-    torch = pytest.importorskip("torch")
+    torch = need_oracle("torch")
     rng = np.random.default_rng(1)
     grads = [rng.standard_normal((33, 5)).astype(np.float32), rng.standard_normal(8).astype(np.float32)]
     theirs = [torch.nn.Parameter(torch.zeros(g.shape)) for g in grads]

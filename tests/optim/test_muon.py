@@ -9,6 +9,7 @@ import pytest
 
 import nvfp as nf
 from nvfp.errors import ArgumentError, ShapeError
+from tests.devices import need_oracle
 from tests.tolerances import check
 
 
@@ -105,7 +106,7 @@ def test_against_float64(device: Any, shape: tuple[int, int], nesterov: bool, ru
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("rule", ["original", "match_rms_adamw"])
 def test_as_torch(nesterov: bool, rule: str) -> None:
-    torch = pytest.importorskip("torch")
+    torch = need_oracle("torch")
     rng = np.random.default_rng(2)
     start = rng.standard_normal((24, 16)).astype(np.float32)
     theirs = torch.nn.Parameter(torch.from_numpy(start.copy()))
