@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nvfp.nn._quantized_init import quantized_model_init as quantized_model_init
 from nvfp.nn.dot_product_attention import DotProductAttention as DotProductAttention
+from nvfp.nn.drop_path import DropPath as DropPath
 from nvfp.nn.dropout import Dropout as Dropout
 from nvfp.nn.functional.cross_entropy import cross_entropy as cross_entropy
 from nvfp.nn.inference import InferenceParams as InferenceParams

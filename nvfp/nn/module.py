@@ -168,13 +168,16 @@ class Module:
                 state[f"{prefix}.{name}" if prefix else name] = Array._wrap(raw)
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> tuple[str, ...]:
         """Copy saved values into the parameters and scaling state; nothing is changed on error.
 
         Args:
-            state: name -> array (nf.Array or ndarray). ``_extra_state`` keys of TE are ignored.
+            state: name -> array (nf.Array or ndarray). ``_extra_state`` keys of TE are ignored, whatever they hold.
             strict: raise when a parameter is missing or a key is unknown. Scaling state may always
                 be absent.
+
+        Returns:
+            The names of the ``_extra_state`` keys that were ignored, in the order of ``state``.
 
         Raises:
             StateError: missing or unknown names (strict), or scaling state of another kind of module.
@@ -222,6 +225,7 @@ class Module:
             parameters[key].storage.write_(value.raw)
         for commit in commits:
             commit()
+        return tuple(k for k in state if k not in given)
 
     def to(self, device: Any = None, dtype: Any = None) -> Module:
         """Move and/or cast every parameter, keeping the parameter objects; returns the module.

@@ -40,7 +40,9 @@ class _Norm(Module):
     ) -> None:
         super().__init__()
         layer = type(self).__name__
-        _te.refuse(layer, te, {"sequence_parallel": False})
+        if te.get("sequence_parallel", False) is None:  # TE's default for norms alone
+            te = {**te, "sequence_parallel": False}
+        _te.refuse(layer, te, {"sequence_parallel": False, "sm_margin": 0})
         if not isinstance(rng, Generator | None):
             raise DTypeError(message(layer, "rng=a Generator", repr(rng), "pass nf.random.default_rng(seed)"))
         shape = integers(layer, "normalized_shape", normalized_shape)
