@@ -10,6 +10,7 @@ from nvfp.arrays.random import Generator
 from nvfp.errors import ArgumentError, message
 from nvfp.nn import _te
 from nvfp.nn._init import Init
+from nvfp.nn.drop_path import DropPath
 from nvfp.nn.dropout import Dropout
 from nvfp.nn.inference import InferenceParams
 from nvfp.nn.layernorm_mlp import LayerNormMLP
@@ -17,7 +18,7 @@ from nvfp.nn.module import Module
 from nvfp.nn.multihead_attention import MultiheadAttention
 from nvfp.nn.norm import LayerNorm, RMSNorm
 
-_UNBUILT = {**_te.BLOCK, "activation_params": None, "drop_path_rate": 0.0}
+_UNBUILT = {**_te.BLOCK, "activation_params": None}
 # Arguments of attention that say where the queries' entries lie, and their counterparts for the keys.
 _LENGTHS = {
     "cu_seqlens_kv": "cu_seqlens_q",
@@ -65,6 +66,7 @@ class TransformerLayer(Module):
         qk_norm_eps: see `MultiheadAttention`.
         qk_norm_before_rope: see `MultiheadAttention`.
         softmax_type: see `MultiheadAttention`.
+        drop_path_rate: chance that a sample loses a branch (what attention or MLP adds), in training; `DropPath`.
         deterministic: as in `DotProductAttention`.
         dtype: of the parameters; float32 unless given. ``params_dtype`` is TE's name for it.
         device: of the parameters; the default device unless given.
@@ -125,6 +127,7 @@ class TransformerLayer(Module):
         qk_norm_eps: float = 1e-6,
         qk_norm_before_rope: bool = False,
         softmax_type: str = "vanilla",
+        drop_path_rate: float = 0.0,
         deterministic: bool = True,
         fuse_wgrad_accumulation: bool = False,
         delay_wgrad_compute: bool = False,
@@ -201,6 +204,10 @@ class TransformerLayer(Module):
             **norm,
         )
         self.dropout = Dropout(hidden_dropout, rng=rng)
+        if drop_path_rate and attn_input_format == "thd":
+            do = "leave drop_path_rate out, or pad the samples"
+            raise ArgumentError(message(own, "drop_path_rate=0.0 for packed samples", drop_path_rate, do))
+        self.drop_path = DropPath(drop_path_rate, axis=1 if attn_input_format == "sbhd" else 0, rng=rng)
         if self.output_layernorm:
             kind = RMSNorm if normalization == "RMSNorm" else LayerNorm
             place = {key: weights[key] for key in ("dtype", "device")}
@@ -262,11 +269,11 @@ class TransformerLayer(Module):
         )
         if self.parallel_attention_mlp:
             mlp = self.layernorm_mlp(x, is_first_microbatch)
-            return self.dropout(attended + mlp, residual=x)  # type: ignore[no-any-return]
+            return self._add(attended + mlp, x)
         residual = x
         if self.apply_residual_connection_post_layernorm and not self.output_layernorm:
             attended, residual = attended
-        x = self.dropout(attended, residual=residual)
+        x = self._add(attended, residual)
         if self.layer_type == "decoder":
             crossed = self.inter_attention(
                 x,
@@ -278,12 +285,18 @@ class TransformerLayer(Module):
                 **{k: value for k, value in attention.items() if k in _INTER},
             )
             crossed, residual = crossed if self.apply_residual_connection_post_layernorm else (crossed, x)
-            x = self.dropout(crossed, residual=residual)
+            x = self._add(crossed, residual)
         mlp, residual = self.layernorm_mlp(x, is_first_microbatch), x
         if self.apply_residual_connection_post_layernorm:
             mlp, residual = mlp
-        y: Array = self.dropout(mlp, residual=residual)
+        y = self._add(mlp, residual)
         return self.layernorm(y) if self.output_layernorm else y
+
+    def _add(self, branch: Array, residual: Array) -> Array:
+        """What a branch makes of the stream."""
+        if self.training and self.drop_path.rate:
+            return residual + self.drop_path(self.dropout(branch))  # type: ignore[no-any-return]
+        return self.dropout(branch, residual=residual)  # type: ignore[no-any-return]
 
     def _check_encoder(self, encoder_output: Any, mask: Any) -> None:
         decoder = self.layer_type == "decoder"

@@ -138,3 +138,17 @@ def test_packed_sequences_give_what_padded_ones_give(device: Any, decoder: bool)
         alone = both["bshd"](nf.asarray(tokens[None, a : a + b]), **more)
         want = np.asarray(alone[0], np.float64)
         check(np.asarray(packed[int(a) : int(a + b)]), want, "layer", scale=np.abs(want).max())
+
+
+@pytest.mark.parametrize("form", ["bshd", "sbhd"])
+def test_drop_path_leaves_whole_samples_out(device: Any, form: str) -> None:
+    """With a rate near 1 most samples keep their input, bit for bit; in evaluation mode nothing is dropped."""
+    batch = 16
+    module = randomize(nf.nn.TransformerLayer(E, F, H, drop_path_rate=0.75, attn_input_format=form, rng=rng(), **OFF))
+    plain = nf.nn.TransformerLayer(E, F, H, attn_input_format=form, **OFF)
+    plain.load_state_dict(module.state_dict())
+    x = nf.asarray(draw((batch, L, E) if form == "bshd" else (L, batch, E)))
+    values, given = (np.asarray(a).swapaxes(0, int(form == "sbhd")) for a in (module(x), x))
+    kept = (values == given).all(axis=(1, 2))
+    assert 2 <= kept.sum() < batch  # 0.75 squared is 0.56 of 16
+    assert np.array_equal(np.asarray(module.eval()(x)), np.asarray(plain.eval()(x)))
