@@ -17,7 +17,7 @@ from nvfp.kernels.attention import MASK_TYPES, SOFTMAX_TYPES
 from nvfp.kernels.dropout import check_probability
 from nvfp.nn._dropout import DropoutState
 from nvfp.nn._init import count
-from nvfp.nn._te import one_of, refuse
+from nvfp.nn._te import UNUSED, one_of, refuse
 from nvfp.nn.functional.attention import Mask, attention
 from nvfp.nn.inference import InferenceParams, check_cache
 from nvfp.nn.module import Module
@@ -26,11 +26,12 @@ _NAME = "DotProductAttention"
 _FORMATS = ("bshd", "sbhd", "thd")
 _UNBUILT: Mapping[str, Any] = {
     "sequence_parallel": False, "tp_size": 1, "tp_group": None, "get_rng_state_tracker": None, "cp_group": None,
-    "cp_global_ranks": None, "cp_stream": None, "cp_comm_type": "p2p",
+    "cp_global_ranks": None, "cp_stream": None, "cp_comm_type": "p2p", "bottom_right_diagonal": None,
 }  # fmt: skip
 _UNBUILT_FORWARD: Mapping[str, Any] = {
-    "fast_zero_fill": True, "fp8_output": False, "num_splits": 1, "score_mod": None,
-    "score_mod_bprop": None,
+    "fp8_output": False, "bf16_backward": False, "num_splits": 1, "score_mod": None, "score_mod_bprop": None,
+    "score_mod_tensors": None, "score_mod_bprop_tensors": None, "qkv_layer": None, "kv_layer": None,
+    "qkv_interleave_dim": -3,
 }  # fmt: skip
 # With a cache: lengths are known from `InferenceParams.pre_step`.
 _UNCACHED: Mapping[str, Any] = {
@@ -58,6 +59,7 @@ class DotProductAttention(Module):
         window_size: (left, right), -1 unlimited.
         attention_type: ``"self"`` or ``"cross"``; makes no difference here.
         layer_number: kept for reports.
+        name: likewise.
         softmax_scale: ``D ** -0.5`` unless given.
         softmax_type: ``"vanilla"``, ``"off-by-one"`` or ``"learnable"``.
         return_max_logit: return also the largest score of each head, float32 [H].
@@ -98,6 +100,7 @@ class DotProductAttention(Module):
         *,
         attention_type: str = "self",
         layer_number: int | None = None,
+        name: str = "",
         softmax_scale: float | None = None,
         softmax_type: str = "vanilla",
         return_max_logit: bool = False,
@@ -122,7 +125,8 @@ class DotProductAttention(Module):
         self.qkv_format = one_of(_NAME, "qkv_format", qkv_format, _FORMATS)
         self.attn_mask_type = _mask_type(attn_mask_type)
         self.attention_type = one_of(_NAME, "attention_type", attention_type, ("self", "cross"))
-        self.window_size, self.softmax_scale, self.layer_number = window_size, softmax_scale, layer_number
+        self.window_size, self.softmax_scale = window_size, softmax_scale
+        self.layer_number, self.name = layer_number, name
         self.softmax_type = one_of(_NAME, "softmax_type", softmax_type, SOFTMAX_TYPES)
         self.return_max_logit, self.softcap = bool(return_max_logit), softcap
         self.deterministic = bool(deterministic)
@@ -185,6 +189,7 @@ class DotProductAttention(Module):
                 kept there. In evaluation mode and inside `nf.no_grad` only; see `InferenceParams`.
             unbuilt: TE's further arguments, at their defaults only.
         """
+        unbuilt = {name: value for name, value in unbuilt.items() if name not in UNUSED}
         refuse(_NAME, unbuilt, _UNBUILT_FORWARD)
         form = self.qkv_format if qkv_format is None else one_of(_NAME, "qkv_format", qkv_format, _FORMATS)
         q, k, v = (array(_NAME, x) for x in (query_layer, key_layer, value_layer))

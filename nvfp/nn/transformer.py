@@ -18,7 +18,7 @@ from nvfp.nn.module import Module
 from nvfp.nn.multihead_attention import MultiheadAttention
 from nvfp.nn.norm import LayerNorm, RMSNorm
 
-_UNBUILT = {**_te.BLOCK, "activation_params": None}
+_UNBUILT = {**_te.BLOCK, "enc_dec_bottom_right_diagonal": None, "activation_params": None}
 # Arguments of attention that say where the queries' entries lie, and their counterparts for the keys.
 _LENGTHS = {
     "cu_seqlens_kv": "cu_seqlens_q",
@@ -224,6 +224,7 @@ class TransformerLayer(Module):
         *,
         enc_dec_attn_mask_type: str | None = None,
         enc_dec_window_size: tuple[int, int] | None = None,
+        enc_dec_bottom_right_diagonal: bool | None = None,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: Array | tuple[Array, Array] | None = None,
         inference_params: InferenceParams | None = None,
@@ -240,6 +241,7 @@ class TransformerLayer(Module):
             enc_dec_attn_mask: bool, True = masked out, for the cross-attention.
             enc_dec_attn_mask_type: in place of the constructor's.
             enc_dec_window_size: in place of the constructor's.
+            enc_dec_bottom_right_diagonal: ``bottom_right_diagonal`` of the cross-attention.
             is_first_microbatch: as in `Linear`.
             rotary_pos_emb: angles of `RotaryPositionEmbedding`, or a pair of them for query and key; for the
                 self-attention.
@@ -281,6 +283,7 @@ class TransformerLayer(Module):
                 encoder_output,
                 attn_mask_type=enc_dec_attn_mask_type,
                 window_size=enc_dec_window_size,
+                bottom_right_diagonal=enc_dec_bottom_right_diagonal,
                 is_first_microbatch=is_first_microbatch,
                 **{k: value for k, value in attention.items() if k in _INTER},
             )

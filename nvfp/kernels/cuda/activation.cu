@@ -31,7 +31,14 @@ activation(const T_IN* x, T_IN* y, long long n, long long vectors RECORD_PARAMET
   most.finish<THREADS>(RECORD_ARGUMENT);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2048 / THREADS)
+// All threads that a multiprocessor holds: Ada and the smaller Blackwells hold fewer.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+constexpr int RESIDENT = 1536;
+#else
+constexpr int RESIDENT = 2048;
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
 activation_vjp(const T_IN* x, const T_IN* dy, T_IN* dx, long long n, long long vectors RECORD_PARAMETER) {
   Recorded most;
   const long long first = (long long)blockIdx.x * THREADS + threadIdx.x, stride = (long long)gridDim.x * THREADS;
