@@ -12,3 +12,4 @@ from nvfp.optim.schedule import (
     linear as linear,
     wsd as wsd,
 )
+from nvfp.optim.sgd import SGD as SGD

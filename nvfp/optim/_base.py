@@ -96,8 +96,8 @@ class Optimizer:
         """Hyperparameters as floats in their order; raises on others."""
         raise NotImplementedError
 
-    def _update(self, work: Work) -> None:
-        """Run the rule on one group."""
+    def _update(self, work: Work, skip: Any | None) -> None:
+        """Run the rule on one group, unless the device word says otherwise."""
         raise NotImplementedError
 
     def _group(self, params: dict[str, Array], values: dict[str, float], master_weights: bool) -> Group:
@@ -140,12 +140,18 @@ class Optimizer:
         """Steps taken (reads a device word)."""
         return max(int(group.step.item()) for group in self.groups)
 
-    def step(self) -> None:
-        """Update every parameter that has a gradient, in place, and count the step."""
+    def step(self, *, skip: Array | None = None) -> None:
+        """Update every parameter that has a gradient, in place, and count the step.
+
+        Args:
+            skip: float32 Array of shape () on the device, as `clip_grad_norm(nonfinite=)` writes it: unless it is 0
+                parameters, state and count stay bit for bit as they are. Nobody waits for it.
+        """
+        flag = None if skip is None else word(f"{type(self).__name__}.step", "skip", skip)
         found = [self._work(group) for group in self.groups]
         for work in found:
             if work.names:
-                self._update(work)
+                self._update(work, flag)
                 _written(work)
 
     def _work(self, group: Group) -> Work:
@@ -197,6 +203,23 @@ class Optimizer:
         for i, group in enumerate(self.groups):
             host = values[f"hyper.{i}" if i else "hyper"].tolist()
             group.values = dict(zip(group.values, host, strict=True))
+
+
+def word(op: str, name: str, flag: Any) -> Any:
+    """The raw word of a flag.
+
+    Args:
+        op: the function, for messages.
+        name: the argument.
+        flag: what was given.
+
+    Raises:
+        DTypeError: it is no float32 Array of shape ().
+    """
+    if not isinstance(flag, Array) or flag.dtype != float32 or flag.shape != ():
+        got = f"{flag.dtype} {flag.shape}" if isinstance(flag, Array) else type(flag).__name__
+        raise DTypeError(message(op, f"{name} as a float32 Array of shape ()", got, "pass nf.zeros(())"))
+    return flag.raw
 
 
 def _own_rate(pair: tuple[Group, float]) -> bool:

@@ -78,9 +78,10 @@ class AdamW(Optimizer):
             "weight_decay": number(own, "weight_decay", values["weight_decay"]),
         }
 
-    def _update(self, work: Work) -> None:
+    def _update(self, work: Work, skip: Any | None) -> None:
         m, v = (work.table(name) for name in self.TABLES)
-        adam(work.params, work.grads, m, v, work.master, work.group.words, work.group.step, mode=self._mode)
+        words, step = work.group.words, work.group.step
+        adam(work.params, work.grads, m, v, work.master, words, step, mode=self._mode, skip=skip)
 
 
 class Adam(AdamW):

@@ -12,13 +12,15 @@ from nvfp.errors import ArgumentError, DTypeError, message
 from nvfp.kernels._dispatch import place_like
 from nvfp.kernels.elementwise import elementwise
 from nvfp.kernels.multi_tensor import l2_norm, scale_tensors
-from nvfp.optim._base import gradient, number, plain
+from nvfp.optim._base import gradient, number, plain, word
 
 _OP = "clip_grad_norm"
 _F32 = np.dtype(np.float32)
 
 
-def clip_grad_norm(params: Mapping[str, Array], max_norm: float, *, eps: float = 1e-6) -> Array:
+def clip_grad_norm(
+    params: Mapping[str, Array], max_norm: float, *, eps: float = 1e-6, nonfinite: Array | None = None
+) -> Array:
     """Scale all gradients by ``min(1, max_norm / (norm + eps))``, in place, and return their norm.
 
     ``norm`` is the Euclidean norm of the gradients of all parameters together, ``main_grad`` where there is one.
@@ -28,12 +30,15 @@ def clip_grad_norm(params: Mapping[str, Array], max_norm: float, *, eps: float =
             names counts once.
         max_norm: greatest norm, at least 0; infinity measures only.
         eps: keeps the quotient finite.
+        nonfinite: float32 Array of shape () that becomes 1 if a gradient holds a NaN or an infinity, else 0: what
+            ``optimizer.step(skip=)`` takes.
 
     Returns:
         float32 Array of shape (): the norm before clipping, on the device; reading it waits for the GPU, nothing else.
 
     Raises:
-        DTypeError: no mapping of parameters, or a gradient that is not float32, bfloat16 or float16.
+        DTypeError: no mapping of parameters, a gradient that is not float32, bfloat16 or float16, or a ``nonfinite``
+            that is no float32 Array of shape ().
         ArgumentError: a bound that is negative or NaN, or gradients on several devices.
         StateError: a gradient waits for ``backward_dw``.
 
@@ -55,18 +60,22 @@ def clip_grad_norm(params: Mapping[str, Array], max_norm: float, *, eps: float =
     if max_norm != float("inf"):
         max_norm = number(_OP, "max_norm", max_norm, 0.0)
     eps = number(_OP, "eps", eps, 0.0)
+    flag = None if nonfinite is None else word(_OP, "nonfinite", nonfinite)
+    if flag is not None:
+        elementwise("copy", 0.0, dtype=_F32, out=flag)
+        nonfinite.storage.touch()  # type: ignore[union-attr]
     held = [p for name, p in {id(p): (name, p) for name, p in params.items()}.values() if _has_gradient(name, p)]
     if not held:
         like = next(iter(params.values()), None)
         return wrap(np.zeros((), _F32) if like is None else place_like(np.zeros((), _F32), plain(like)))
     if len({p.device for p in held}) > 1:
         raise ArgumentError(message(_OP, "gradients on one device", "several", "clip them device by device"))
-    measures = max_norm == float("inf")
+    measures = max_norm == float("inf") and flag is None
     raws = [_gradient_of(p).raw if measures else _writable(p).raw for p in held]
     norm = l2_norm(raws)
     if not measures:
         bound = elementwise("divide", max_norm, elementwise("add", norm, eps, dtype=_F32), dtype=_F32)
-        scale_tensors(raws, elementwise("minimum", bound, 1.0, dtype=_F32), outs=raws)
+        scale_tensors(raws, elementwise("minimum", bound, 1.0, dtype=_F32), outs=raws, nonfinite=flag)
         for p in held:
             _gradient_of(p).storage.touch()
     return wrap(norm)

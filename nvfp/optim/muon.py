@@ -10,7 +10,7 @@ import numpy as np
 
 from nvfp.arrays.array import Array
 from nvfp.dtypes.dense import bfloat16
-from nvfp.errors import ArgumentError, ShapeError, message
+from nvfp.errors import ArgumentError, NotBuiltError, ShapeError, message
 from nvfp.kernels._check import check_choice
 from nvfp.kernels._dispatch import place_like
 from nvfp.kernels.cast import cast
@@ -48,6 +48,7 @@ class Muon(Optimizer):
         ArgumentError: as in `AdamW`, or an unknown ``adjust_lr``.
         DTypeError: as in `AdamW`.
         StateError: as in `AdamW`.
+        NotBuiltError: (`step`) a ``skip`` flag.
 
     Numerics: momentum, norm and update in float32, Newton-Schulz in bfloat16 with float32 sums, as in torch. The same
         call repeats its bits; CPU and CUDA agree within the errors of bfloat16 products.
@@ -106,7 +107,10 @@ class Muon(Optimizer):
                 raise ShapeError(message("Muon", "matrices that are not empty", f"{name} {p.shape}", do))
         return super()._group(params, values, master_weights)
 
-    def _update(self, work: Work) -> None:
+    def _update(self, work: Work, skip: Any | None) -> None:
+        if skip is not None:
+            do = "leave it out, or zero the gradients"
+            raise NotBuiltError(message("Muon.step", "skip=None", "a flag", do))
         group = work.group
         lr, mu, decay = (group.words[i : i + 1].reshape(()) for i in range(3))
         rest = elementwise("subtract", 1.0, mu)
