@@ -21,7 +21,7 @@ from nvfp.kernels._dense import contiguous
 from nvfp.kernels.attention_decode import attention_append, attention_decode
 from nvfp.kernels.elementwise import elementwise
 from nvfp.kernels.embedding import embedding
-from nvfp.nn._cached import Pages, capturing, decode_mask
+from nvfp.nn._cached import Pages, capturing, decode_mask, turned
 from nvfp.nn._init import count
 from nvfp.nn.functional.attention import attention
 from nvfp.nn.functional.rope import rope
@@ -118,8 +118,19 @@ class InferenceParams:
         rows = self.max_batch_size
         self._words = asarray(np.zeros(rows * (2 + each), np.int32), device=self.device)
         self._steps = asarray(np.arange(self.max_sequence_length, dtype=np.int32), device=self.device)
-        raw = self._words.raw
-        self._starts, self._new, self._table = raw[:rows], raw[rows : 2 * rows], raw[2 * rows :].reshape(rows, each)
+        self._name_words()
+
+    def _name_words(self) -> None:
+        """Views of the words: all that a step reads is what `_write` wrote."""
+        raw, rows = self._words.raw, self.max_batch_size
+        self._starts, self._new, self._table = raw[:rows], raw[rows : 2 * rows], raw[2 * rows :].reshape(rows, -1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: x for name, x in self.__dict__.items() if name not in ("_starts", "_new", "_table")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._name_words()  # a copy's own, not copies of the views
 
     @property
     def batch_size(self) -> int:
@@ -292,7 +303,7 @@ class InferenceParams:
             return rope(query, q_freqs, interleaved=interleaved), rope(key, k_freqs, interleaved=interleaved)
         of_query = self._angles(query, q_freqs)
         of_key = of_query if k_freqs is q_freqs else self._angles(key, k_freqs)
-        return _turned(query, of_query, interleaved), _turned(key, of_key, interleaved)
+        return turned(query, of_query, interleaved), turned(key, of_key, interleaved)
 
     def _check_angles(self, x: Array, freqs: Array) -> None:
         self._check(x)
@@ -337,7 +348,7 @@ class InferenceParams:
         found = []
         for kept in self._layers[layer_number]:
             pages = take(kept, ids, axis=0)
-            found.append(reshape(pages, (self.batch_size, -1, *kept.shape[2:])))
+            found.append(reshape(pages, (self.batch_size, self._table.shape[1] * self.page_size, *kept.shape[2:])))
         return found[0], found[1]
 
     def _check(self, x: Array) -> None:
@@ -385,11 +396,3 @@ def check_cache(layer: str, cache: Any) -> InferenceParams:
         do = "make one with nf.nn.InferenceParams(...)"
         raise ArgumentError(message(layer, "inference_params as an InferenceParams", type(cache).__name__, do))
     return cache
-
-
-def _turned(x: Array, angles: Array, interleaved: bool) -> Array:
-    """X [B, L, H, D], each token by its own row of angles [B L, R]."""
-    if x.shape[1] == 1:  # a view will do
-        return swapaxes(rope(swapaxes(x, 0, 1), angles, interleaved=interleaved), 0, 1)
-    flat = reshape(x, (1, x.shape[0] * x.shape[1], *x.shape[2:]))
-    return reshape(rope(flat, angles, interleaved=interleaved), x.shape)

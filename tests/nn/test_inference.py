@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -292,3 +293,15 @@ def test_the_page_runs(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     code = page.split("```python\n")[1].split("```")[0]
     exec(code, {})
     assert capsys.readouterr().out.strip() == code.strip().rpartition("# ")[2]
+
+
+@kinds
+def test_a_copy_goes_its_own_way(device: Any, kind: dict[str, Any]) -> None:
+    layer, x = nf.nn.MultiheadAttention(8, 2).eval(), normal(2, 6, 8)
+    cache = nf.nn.InferenceParams(2, 16, 2, 4, dtype=nf.float32, **kind)
+    generate(layer, x[:, :3], cache, [3])
+    fork = copy.deepcopy(cache)
+    generate(layer, -x[:, 3:5], cache, [1, 1])
+    near(generate(layer, x[:, 3:], fork, [1, 2]), layer(x)[:, 3:], nf.float32)
+    cache.reset()
+    assert cache.convert_paged_to_nonpaged(next(iter(cache._layers)))[0].shape == (0, 16, 2, 4)
