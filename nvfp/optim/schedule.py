@@ -8,6 +8,8 @@ from typing import Any
 
 from nvfp.errors import ArgumentError, message
 
+_SHAPES = ("cosine", "linear", "sqrt")
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -25,7 +27,8 @@ class Schedule:
         shape: ``"cosine"``, ``"linear"`` or ``"sqrt"`` (1 - square root of the share of the decay that is done).
 
     Raises:
-        ArgumentError: a rate that is negative or not finite, counts that are none or do not fit into ``steps``.
+        ArgumentError: a rate that is negative or not finite, counts that are none or do not fit into ``steps``, an
+            unknown shape, or (when called) a negative step.
 
     Example:
         >>> import nvfp as nf
@@ -46,6 +49,10 @@ class Schedule:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise ArgumentError(message("schedule", f"{name} >= 0", repr(value), "correct this value"))
+        if self.shape not in _SHAPES:
+            raise ArgumentError(
+                message("schedule", f"shape out of {', '.join(_SHAPES)}", repr(self.shape), "choose one")
+            )
         counts: dict[str, Any] = {"warmup": self.warmup, "decay": self.decay}
         counts |= {} if self.steps is None else {"steps": self.steps}
         for name, value in counts.items():
@@ -57,6 +64,8 @@ class Schedule:
 
     def __call__(self, step: int) -> float:
         """Return the rate of a step, counted from 0."""
+        if step < 0:
+            raise ArgumentError(message("schedule", "a step from 0 on", step, "count from 0"))
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup
         if self.steps is None or step < self.steps - self.decay:
@@ -138,7 +147,7 @@ def wsd(
         shape: of the decay: ``"linear"``, ``"cosine"`` or ``"sqrt"``.
 
     Raises:
-        ArgumentError: as `Schedule`, or an unknown shape.
+        ArgumentError: as `Schedule`.
 
     Source: Hu et al., "MiniCPM" (2024); Hägele et al., "Scaling laws beyond fixed training durations" (2024).
 
@@ -148,11 +157,12 @@ def wsd(
         >>> rate(50), rate(90), rate(100)
         (1.0, 0.5, 0.0)
     """
-    if shape not in ("linear", "cosine", "sqrt"):
-        raise ArgumentError(message("wsd", "shape as linear, cosine or sqrt", repr(shape), "choose one of them"))
-    return Schedule(lr, steps, warmup, steps // 10 if decay is None else decay, final, shape)
+    tenth = _rest(steps, 0) // 10
+    return Schedule(lr, steps, warmup, tenth if decay is None else decay, final, shape)
 
 
 def _rest(steps: Any, warmup: Any) -> Any:
-    """Steps behind the warm-up; what is no number is refused by `Schedule`."""
-    return steps - warmup if isinstance(steps, int) and isinstance(warmup, int) and warmup <= steps else 0
+    """Steps behind the warm-up; a warm-up that is no number or too long is refused by `Schedule`."""
+    if isinstance(steps, bool) or not isinstance(steps, int):
+        raise ArgumentError(message("schedule", "steps as a number of steps", repr(steps), "correct it"))
+    return steps - warmup if isinstance(warmup, int) and warmup <= steps else 0

@@ -9,6 +9,7 @@ import pytest
 
 import nvfp as nf
 from nvfp.errors import ArgumentError
+from nvfp.optim.schedule import Schedule
 
 
 def test_warm_up_plateau_and_decay() -> None:
@@ -36,6 +37,11 @@ def test_square_root_decay() -> None:
         lambda: nf.optim.wsd(1.0, 10, shape="step"),
         lambda: nf.optim.constant(1.0, warmup=-1),
         lambda: nf.optim.cosine(1.0, 2.5),  # type: ignore[arg-type]
+        lambda: nf.optim.cosine(1.0, None),  # type: ignore[arg-type]
+        lambda: nf.optim.wsd(1.0, None),  # type: ignore[arg-type]
+        lambda: Schedule(1.0, 10, decay=10, shape="step"),
+        lambda: nf.optim.cosine(1.0, 10)(-1),
+        lambda: nf.optim.constant(1.0, warmup=4)(-5),
     ],
 )
 def test_bad_numbers_are_refused(make: Any) -> None:
