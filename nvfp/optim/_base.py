@@ -44,8 +44,16 @@ class Group:
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def set(self, **values: float) -> None:
-        """Write hyperparameters, on the host and on the device (also for a captured graph)."""
-        self.values |= values
+        """Write hyperparameters, on the host and on the device (also for a captured graph).
+
+        Raises:
+            ArgumentError: an unknown name or a value that is no finite number; nothing is changed.
+        """
+        if unknown := sorted(set(values) - set(self.values)):
+            raise ArgumentError(
+                message("Group.set", f"names out of {', '.join(self.values)}", unknown[0], "correct it")
+            )
+        self.values |= {name: number("Group.set", name, value) for name, value in values.items()}
         host = np.asarray(list(self.values.values()), np.float32)
         if isinstance(self.words, np.ndarray):
             self.words[...] = host
@@ -132,8 +140,9 @@ class Optimizer:
     @lr.setter
     def lr(self, value: float) -> None:
         value = number(type(self).__name__, "lr", value, 0.0)
-        for group, ratio in zip(self.groups, self._ratios, strict=True):
-            group.set(lr=value * ratio)
+        rates = [number(type(self).__name__, "lr", value * ratio, 0.0) for ratio in self._ratios]
+        for group, rate in zip(self.groups, rates, strict=True):
+            group.set(lr=rate)
 
     @property
     def step_count(self) -> int:
@@ -256,11 +265,16 @@ def gradient(own: str, name: str, p: Array) -> Array | None:
 
     Raises:
         StateError: a part of it is still to be computed.
+        DTypeError: it is not float32, bfloat16 or float16.
     """
     if getattr(p._node, "waiting", 0):
         do = f"call model.backward_dw() before {own}.step()"
         raise StateError(message(f"{own}.step", f"the whole gradient of {name}", "one that waits for backward_dw", do))
-    return p.grad if p.main_grad is None else p.main_grad
+    found: Array | None = p.grad if p.main_grad is None else p.main_grad
+    if found is not None and found.dtype not in _DTYPES:
+        expected = f"a gradient of {name} of float32, bfloat16 or float16"
+        raise DTypeError(message(f"{own}.step", expected, found.dtype, "cast it with x.astype first"))
+    return found
 
 
 def _first_values(p: QuantizedArray) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.creation import empty_raw
 from nvfp.errors import ArgumentError, DTypeError, message
 from nvfp.kernels._dispatch import place_like
 from nvfp.kernels.elementwise import elementwise
@@ -61,24 +62,37 @@ def clip_grad_norm(
         max_norm = number(_OP, "max_norm", max_norm, 0.0)
     eps = number(_OP, "eps", eps, 0.0)
     flag = None if nonfinite is None else word(_OP, "nonfinite", nonfinite)
-    if flag is not None:
-        elementwise("copy", 0.0, dtype=_F32, out=flag)
-        nonfinite.storage.touch()  # type: ignore[union-attr]
     held = [p for name, p in {id(p): (name, p) for name, p in params.items()}.values() if _has_gradient(name, p)]
     if not held:
+        _clear(nonfinite)
         like = next(iter(params.values()), None)
         return wrap(np.zeros((), _F32) if like is None else place_like(np.zeros((), _F32), plain(like)))
-    if len({p.device for p in held}) > 1:
+    if len({p.device for p in (*held, *(() if nonfinite is None else (nonfinite,)))}) > 1:
         raise ArgumentError(message(_OP, "gradients on one device", "several", "clip them device by device"))
     measures = max_norm == float("inf") and flag is None
     raws = [_gradient_of(p).raw if measures else _writable(p).raw for p in held]
     norm = l2_norm(raws)
+    _clear(nonfinite)  # nothing raises from here on
     if not measures:
-        bound = elementwise("divide", max_norm, elementwise("add", norm, eps, dtype=_F32), dtype=_F32)
-        scale_tensors(raws, elementwise("minimum", bound, 1.0, dtype=_F32), outs=raws, nonfinite=flag)
+        once = list({id(raw): raw for raw in raws}.values())  # parameters may share a main_grad
+        scale_tensors(once, _factor(norm, max_norm, eps), outs=once, nonfinite=flag)
         for p in held:
             _gradient_of(p).storage.touch()
     return wrap(norm)
+
+
+def _clear(flag: Array | None) -> None:
+    if flag is not None:
+        elementwise("copy", 0.0, dtype=_F32, out=flag.raw)
+        flag.storage.touch()
+
+
+def _factor(norm: Any, max_norm: float, eps: float) -> Any:
+    """What gradients are multiplied by; 1 without a bound, whatever the norm (inf / inf is none)."""
+    if max_norm == float("inf"):
+        return elementwise("copy", 1.0, dtype=_F32, out=empty_raw((), _F32, wrap(norm).device))
+    bound = elementwise("divide", max_norm, elementwise("add", norm, eps, dtype=_F32), dtype=_F32)
+    return elementwise("minimum", bound, 1.0, dtype=_F32)
 
 
 def _has_gradient(name: str, p: Array) -> bool:

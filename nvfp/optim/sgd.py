@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from nvfp.errors import ArgumentError, message
+from nvfp.errors import ArgumentError, StateError, message
 from nvfp.kernels.sgd import sgd
-from nvfp.optim._base import Optimizer, Params, Work, number
+from nvfp.optim._base import Group, Optimizer, Params, Work, number
 
 
 class SGD(Optimizer):
@@ -28,7 +28,7 @@ class SGD(Optimizer):
     Raises:
         ArgumentError: as in `AdamW`, or nesterov without momentum or with dampening.
         DTypeError: as in `AdamW`.
-        StateError: as in `AdamW`.
+        StateError: as in `AdamW`, or (`step`) a momentum that was set where no buffer is kept.
 
     Numerics: float32, one launch per group and dtype on CUDA; see `nvfp.kernels.sgd.sgd`. CPU and CUDA give the same
         bits.
@@ -79,6 +79,12 @@ class SGD(Optimizer):
             got = f"momentum {found['momentum']:g}, dampening {found['dampening']:g}"
             raise ArgumentError(message("SGD", "nesterov with a momentum and no dampening", got, "change either"))
         return found
+
+    def _work(self, group: Group) -> Work:
+        if not self._moves and group.values["momentum"] != 0:
+            do = "make the optimizer with a momentum; it may be set to 0 and back"
+            raise StateError(message("SGD.step", "momentum 0 where no buffer is kept", group.values["momentum"], do))
+        return super()._work(group)
 
     def _update(self, work: Work, skip: Any | None) -> None:
         buffers = work.table("momentum_buffer") if self._moves else [None] * len(work.names)

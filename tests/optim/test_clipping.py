@@ -94,3 +94,25 @@ def test_as_torch() -> None:
     assert float(norm) == pytest.approx(float(torch.nn.utils.clip_grad_norm_(theirs, 2.0)), rel=1e-6)
     for p, q in zip(params.values(), theirs, strict=True):
         assert np.allclose(np.asarray(p.grad), q.grad.numpy(), rtol=1e-6)
+
+
+def test_no_bound_leaves_finite_gradients_beside_infinite_ones(device: Any) -> None:
+    w, flag = nf.parameter(nf.zeros((3,))), nf.zeros(())
+    w.grad = nf.asarray([1.0, np.inf, 2.0])
+    assert float(nf.optim.clip_grad_norm({"w": w}, float("inf"), nonfinite=flag)) == np.inf
+    assert w.grad.tolist() == [1.0, np.inf, 2.0] and float(flag) == 1.0
+
+
+def test_a_shared_main_grad_is_scaled_once(device: Any) -> None:
+    a, b, shared = nf.parameter(nf.zeros((2,))), nf.parameter(nf.zeros((2,))), nf.asarray([3.0, 4.0])
+    a.main_grad = b.main_grad = shared
+    nf.optim.clip_grad_norm({"a": a, "b": b}, 1.0)
+    assert shared.tolist() == pytest.approx([3 / 50**0.5, 4 / 50**0.5], rel=1e-5)
+
+
+def test_an_error_leaves_the_flag(device: Any) -> None:
+    layer, flag = nf.nn.Linear(4, 4, bias=False, delay_wgrad_compute=True), nf.ones(())
+    layer(nf.ones((2, 4))).sum().backward()
+    with pytest.raises(StateError):
+        nf.optim.clip_grad_norm(layer.parameters(), 1.0, nonfinite=flag)
+    assert float(flag) == 1.0

@@ -104,3 +104,22 @@ def test_te_fused_adam_l2_within_two_ulp_per_step(device: Any) -> None:
         size = np.maximum.reduce([np.abs(before), np.abs(want), np.abs(want - before)])
         ulp = np.abs(got.astype(np.float64) - want) / np.spacing(size)
         assert ulp.max() <= 2 * (step + 1), f"step {step + 1}: {ulp.max()} ulp"
+
+
+def test_a_gradient_of_another_dtype_stops_the_step_before_any_group_moves(device: Any) -> None:
+    a, b = parameters(1.0, 1.0)
+    optimizer = nf.optim.AdamW([{"params": {"a": a}}, {"params": {"b": b}}], lr=0.1)
+    a.grad, b.grad = nf.ones((3,)), nf.ones((3,), dtype=nf.int32)
+    with pytest.raises(nf.errors.DTypeError, match="gradient of b"):
+        optimizer.step()
+    assert a.tolist() == [1.0, 1.0, 1.0] and optimizer.step_count == 0
+
+
+@pytest.mark.parametrize("values", [{"rate": 1.0}, {"lr": float("nan")}, {"lr": 0.5, "eps": "x"}])
+def test_set_refuses_what_is_no_hyperparameter(device: Any, values: dict[str, Any]) -> None:
+    (a,) = parameters(1.0)
+    (group,) = nf.optim.AdamW({"a": a}, lr=0.1).groups
+    before = dict(group.values)
+    with pytest.raises(nf.errors.ArgumentError):
+        group.set(**values)
+    assert group.values == before

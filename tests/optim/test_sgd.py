@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nvfp as nf
-from nvfp.errors import ArgumentError, DTypeError, NotBuiltError
+from nvfp.errors import ArgumentError, DTypeError, NotBuiltError, StateError
 from tests.devices import need_oracle
 
 CASES = [
@@ -104,3 +104,13 @@ def test_a_flag_without_a_bound(device: Any) -> None:
     w.grad = nf.asarray([1.0, 2.0, 2.0])
     assert float(nf.optim.clip_grad_norm({"w": w}, float("inf"), nonfinite=flag)) == 3.0
     assert float(flag) == 0.0 and w.grad.tolist() == [1.0, 2.0, 2.0]
+
+
+def test_a_momentum_without_a_buffer_is_refused(device: Any) -> None:
+    w = nf.parameter(nf.ones((3,)))
+    optimizer = nf.optim.SGD({"w": w}, lr=1.0)
+    optimizer.groups[0].set(momentum=0.9)
+    w.grad = nf.ones((3,))
+    with pytest.raises(StateError, match="momentum"):
+        optimizer.step()
+    assert w.tolist() == [1.0, 1.0, 1.0] and optimizer.step_count == 0
