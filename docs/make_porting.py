@@ -77,7 +77,6 @@ _NORM: dict[str, Any] = {
 _INIT = {"init_method": "`(shape, rng, dtype, device) -> Array`; returns the values, writes no tensor"}
 _INITS = {**_INIT, "output_layer_init_method": "as `init_method`"}
 _INPUT = {"inp": "named `x`; an `nf.Array`"}
-_CORNER: dict[str, Value] = {"bottom_right_diagonal": (True, _BUILT)}
 _ATTENTION = (
     "cu_seqlens_q cu_seqlens_kv cu_seqlens_q_padded cu_seqlens_kv_padded max_seqlen_q max_seqlen_kv "
     "bottom_right_diagonal checkpoint_core_attention core_attention_bias_type alibi_slopes fast_zero_fill "
@@ -90,12 +89,10 @@ _HEADS = (
     "num_gqa_groups layer_number fuse_qkv_params rotary_pos_interleaved qkv_weight_interleaved qk_norm_type "
     "qk_norm_eps qk_norm_before_rope softmax_type"
 )
-_BLOCK: dict[str, Value] = {**_PARALLEL, "set_parallel_mode": (True, _BUILT), **_CORNER}
+_BLOCK: dict[str, Value] = {**_PARALLEL, "set_parallel_mode": (True, _BUILT)}
 
 # Transformer Engine's defaults of what is refused.
 DEFAULTS: dict[str, Any] = {
-    "bottom_right_diagonal": None,
-    "enc_dec_bottom_right_diagonal": None,
     "ub_tp_comm_overlap": False,
     "cp_group": None,
     "cp_global_ranks": None,
@@ -109,7 +106,6 @@ DEFAULTS: dict[str, Any] = {
     "parallel_mode": None,
     "return_layernorm_output_gathered": False,
     "set_parallel_mode": False,
-    "activation_params": None,
     "sm_margin": 0,
 }
 
@@ -138,25 +134,21 @@ LAYERS: dict[str, Layer] = {
     "LayerNormMLP": Layer(
         (16, 16),
         f"hidden_size ffn_hidden_size eps bias {_WGRAD} normalization zero_centered_gamma return_bias "
-        "return_layernorm_output checkpoint name",
-        {
-            **_PLACED,
-            **_INITS,
-            "activation": 'every kind but `"clamped_swiglu"`, which raises NotBuiltError',
-        },
+        "return_layernorm_output checkpoint activation activation_params name",
+        {**_PLACED, **_INITS},
         f"{_OVERLAP} seq_length micro_batch_size",
-        {**_GEMM, **_GATHERED, "set_parallel_mode": (True, _BUILT), "activation_params": ({"limit": 7.0}, _BUILT)},
+        {**_GEMM, **_GATHERED, "set_parallel_mode": (True, _BUILT)},
         "is_first_microbatch",
         _INPUT,
     ),
     "DotProductAttention": Layer(
         (2, 8),
-        "num_attention_heads kv_channels num_gqa_groups attention_dropout attn_mask_type window_size layer_number "
-        "attention_type softmax_scale softmax_type return_max_logit name",
+        "num_attention_heads kv_channels num_gqa_groups attention_dropout attn_mask_type window_size "
+        "bottom_right_diagonal layer_number attention_type softmax_scale softmax_type return_max_logit name",
         {"qkv_format": _LAYOUT},
         "",
         {
-            **_PARALLEL, **_CORNER, "cp_group": ("group", _BUILT), "cp_global_ranks": ([0], _BUILT),
+            **_PARALLEL, "cp_group": ("group", _BUILT), "cp_global_ranks": ([0], _BUILT),
             "cp_stream": ("stream", _BUILT), "cp_comm_type": ("a2a", _BUILT),
         },
         f"query_layer key_layer value_layer qkv_format attn_mask_type window_size core_attention_bias {_ATTENTION}",
@@ -171,8 +163,8 @@ LAYERS: dict[str, Layer] = {
     "MultiheadAttention": Layer(
         (16, 2),
         f"hidden_size num_attention_heads kv_channels attention_dropout layernorm_epsilon {_HEADS} attn_mask_type "
-        "window_size fuse_wgrad_accumulation return_bias return_layernorm_output input_layernorm attention_type "
-        "zero_centered_gamma bias normalization name",
+        "window_size bottom_right_diagonal fuse_wgrad_accumulation return_bias return_layernorm_output input_layernorm "
+        "attention_type zero_centered_gamma bias normalization name",
         {**_PLACED, **_INITS, "qkv_format": _LAYOUT},
         f"{_OVERLAP} seq_length micro_batch_size",
         _BLOCK,
@@ -183,19 +175,16 @@ LAYERS: dict[str, Layer] = {
     "TransformerLayer": Layer(
         (16, 16, 2),
         f"hidden_size ffn_hidden_size num_attention_heads layernorm_epsilon hidden_dropout attention_dropout {_HEADS} "
-        "kv_channels self_attn_mask_type window_size enc_dec_attn_mask_type enc_dec_window_size "
-        "fuse_wgrad_accumulation apply_residual_connection_post_layernorm output_layernorm parallel_attention_mlp "
-        "layer_type zero_centered_gamma bias normalization name",
+        "kv_channels self_attn_mask_type window_size bottom_right_diagonal enc_dec_attn_mask_type enc_dec_window_size "
+        "enc_dec_bottom_right_diagonal fuse_wgrad_accumulation apply_residual_connection_post_layernorm "
+        "output_layernorm parallel_attention_mlp layer_type zero_centered_gamma bias activation activation_params "
+        "normalization name",
         {
             **_PLACED, **_INITS, "attn_input_format": _LAYOUT,
             "drop_path_rate": "drops samples in every layout (TE: positions of the first axis)",
-            "activation": 'every kind but `"clamped_swiglu"`, which raises NotBuiltError',
         },
         f"{_OVERLAP} seq_length micro_batch_size",
-        {
-            **_BLOCK, "ub_tp_comm_overlap": (True, _BUILT), "enc_dec_bottom_right_diagonal": (True, _BUILT),
-            "activation_params": ({"limit": 7.0}, _BUILT),
-        },
+        {**_BLOCK, "ub_tp_comm_overlap": (True, _BUILT)},
         f"hidden_states self_attn_mask_type window_size encoder_output enc_dec_attn_mask enc_dec_attn_mask_type "
         f"enc_dec_window_size enc_dec_bottom_right_diagonal is_first_microbatch rotary_pos_emb {_ATTENTION}",
         {**_MASK, **_CACHE, "core_attention_bias": "reaches the self-attention of a decoder alone"},

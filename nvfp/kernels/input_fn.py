@@ -12,7 +12,7 @@ from typing import Any, Literal
 from nvfp.errors import ArgumentError, message
 from nvfp.kernels._norm import check_normalized
 from nvfp.kernels._prepared import understood
-from nvfp.kernels.activation import KINDS, activation, activation_vjp, check_gradient, check_kind
+from nvfp.kernels.activation import KINDS, Clamp, activation, activation_vjp, check_gradient, check_kind
 from nvfp.kernels.cast import cast
 from nvfp.kernels.layer_norm import layer_norm
 from nvfp.kernels.rms_norm import rms_norm
@@ -26,9 +26,11 @@ class Activated:
 
     Attributes:
         kind: a key of `kernels.activation.KINDS`.
+        params: of ``clamped_swiglu``, or None.
     """
 
     kind: str
+    params: Clamp | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -38,10 +40,12 @@ class ActivationGradient:
     Attributes:
         kind: a key of `kernels.activation.KINDS`.
         x: the input of the activation: [..., F], for a gated kind [..., 2F] as the result.
+        params: of ``clamped_swiglu``, or None.
     """
 
     kind: str
     x: Any
+    params: Clamp | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -69,8 +73,8 @@ class Normalized:
 
 InputFn = Activated | ActivationGradient | Normalized
 INPUTS: tuple[type, ...] = (Activated, ActivationGradient, Normalized)
-understood(Activated, lambda f: (f.kind,))
-understood(ActivationGradient, lambda f: (f.kind, f.x))
+understood(Activated, lambda f: (f.kind, f.params))
+understood(ActivationGradient, lambda f: (f.kind, f.x, f.params))
 understood(Normalized, lambda f: (f.kind, f.weight, f.bias, f.eps, f.zero_centered_gamma, f.mean, f.rstd))
 
 
@@ -80,9 +84,9 @@ def check_input(op: str, x: Any, f: Any) -> None:
         names = ", ".join(t.__name__ for t in INPUTS)
         raise ArgumentError(message(op, f"input_fn as one of {names}", repr(f), "see kernels.input_fn"))
     if isinstance(f, Activated):
-        check_kind(op, x, f.kind)
+        check_kind(op, x, f.kind, f.params)
     elif isinstance(f, ActivationGradient):
-        check_gradient(op, f.x, x, f.kind)
+        check_gradient(op, f.x, x, f.kind, f.params)
     else:
         check_normalized(op, x, f)
 
@@ -125,9 +129,9 @@ def apply(x: Any, f: InputFn) -> Any:
         [0.0, 2.0]
     """
     if isinstance(f, Activated):
-        return activation(x, f.kind)
+        return activation(x, f.kind, params=f.params)
     if isinstance(f, ActivationGradient):
-        return activation_vjp(f.x, x, f.kind)
+        return activation_vjp(f.x, x, f.kind, params=f.params)
     mean: Any | None = None
     if f.kind == "layer_norm":
         y, mean, rstd = layer_norm(x, f.weight, f.bias, eps=f.eps, zero_centered_gamma=f.zero_centered_gamma)

@@ -36,7 +36,7 @@ GEMM: Mapping[str, Any] = {
 }
 LINEAR: Mapping[str, Any] = {**GEMM, "parallel_mode": None}
 BLOCK: Mapping[str, Any] = {
-    **PARALLEL, "set_parallel_mode": False, "ub_tp_comm_overlap": False, "bottom_right_diagonal": None,
+    **PARALLEL, "set_parallel_mode": False, "ub_tp_comm_overlap": False,
 }  # fmt: skip
 UNUSED = frozenset({"fast_zero_fill"})  # of attention's forward: changes no result in TE either
 

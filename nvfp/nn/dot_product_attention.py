@@ -26,7 +26,7 @@ _NAME = "DotProductAttention"
 _FORMATS = ("bshd", "sbhd", "thd")
 _UNBUILT: Mapping[str, Any] = {
     "sequence_parallel": False, "tp_size": 1, "tp_group": None, "get_rng_state_tracker": None, "cp_group": None,
-    "cp_global_ranks": None, "cp_stream": None, "cp_comm_type": "p2p", "bottom_right_diagonal": None,
+    "cp_global_ranks": None, "cp_stream": None, "cp_comm_type": "p2p",
 }  # fmt: skip
 _UNBUILT_FORWARD: Mapping[str, Any] = {
     "fp8_output": False, "bf16_backward": False, "num_splits": 1, "score_mod": None, "score_mod_bprop": None,
@@ -57,6 +57,7 @@ class DotProductAttention(Module):
         attn_mask_type: ``"no_mask"``, ``"causal"``, ``"causal_bottom_right"``, ``"padding"``, ``"padding_causal"``,
             ``"padding_causal_bottom_right"`` or ``"arbitrary"``; a call may name another one.
         window_size: (left, right), -1 unlimited.
+        bottom_right_diagonal: corner of window and ALiBi where the mask type is not causal; True unless given.
         attention_type: ``"self"`` or ``"cross"``; makes no difference here.
         layer_number: kept for reports.
         name: likewise.
@@ -98,6 +99,7 @@ class DotProductAttention(Module):
         attn_mask_type: str = "causal",
         window_size: tuple[int, int] | None = None,
         *,
+        bottom_right_diagonal: bool | None = None,
         attention_type: str = "self",
         layer_number: int | None = None,
         name: str = "",
@@ -126,6 +128,10 @@ class DotProductAttention(Module):
         self.attn_mask_type = _mask_type(attn_mask_type)
         self.attention_type = one_of(_NAME, "attention_type", attention_type, ("self", "cross"))
         self.window_size, self.softmax_scale = window_size, softmax_scale
+        if not isinstance(bottom_right_diagonal, bool | None):
+            got = repr(bottom_right_diagonal)
+            raise ArgumentError(message(_NAME, "bottom_right_diagonal as a bool or None", got, "pass True or False"))
+        self.bottom_right_diagonal = bottom_right_diagonal
         self.layer_number, self.name = layer_number, name
         self.softmax_type = one_of(_NAME, "softmax_type", softmax_type, SOFTMAX_TYPES)
         self.return_max_logit, self.softcap = bool(return_max_logit), softcap
@@ -178,7 +184,7 @@ class DotProductAttention(Module):
             max_seqlen_kv: likewise of the keys.
             attn_mask_type: instead of the layer's.
             window_size: instead of the layer's.
-            bottom_right_diagonal: corner of window and ALiBi where the mask type is not causal; True unless given.
+            bottom_right_diagonal: instead of the layer's.
             checkpoint_core_attention: keep only the inputs, and compute the attention again in backward with the same
                 dropout (`nf.checkpoint`).
             core_attention_bias_type: ``"no_bias"``, ``"pre_scale_bias"``, ``"post_scale_bias"`` or ``"alibi"``.
@@ -200,11 +206,12 @@ class DotProductAttention(Module):
         if form == "sbhd":
             q, k, v = (swapaxes(x, 0, 1) for x in (q, k, v))
         kind = self.attn_mask_type if attn_mask_type is None else _mask_type(attn_mask_type)
+        corner = self.bottom_right_diagonal if bottom_right_diagonal is None else bottom_right_diagonal
         p = self.attention_dropout if self.training else 0.0
         options: dict[str, Any] = {
             "attn_mask_type": kind, "attention_mask": attention_mask, "softmax_scale": self.softmax_scale,
             "window_size": self.window_size if window_size is None else window_size, "dropout": p,
-            "bottom_right_diagonal": bottom_right_diagonal, "core_attention_bias_type": core_attention_bias_type,
+            "bottom_right_diagonal": corner, "core_attention_bias_type": core_attention_bias_type,
             "core_attention_bias": core_attention_bias, "alibi_slopes": alibi_slopes,
             "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv, "cu_seqlens_q_padded": cu_seqlens_q_padded,
             "cu_seqlens_kv_padded": cu_seqlens_kv_padded, "max_seqlen_q": max_seqlen_q, "max_seqlen_kv": max_seqlen_kv,
@@ -231,6 +238,8 @@ class DotProductAttention(Module):
         check_cache(_NAME, cache)
         if options["dropout"]:
             raise ArgumentError(message(_NAME, "no dropout with inference_params", "training mode", "call .eval()"))
+        if options["bottom_right_diagonal"]:  # where a cache ends its sequences anyway
+            options["bottom_right_diagonal"] = None
         plain = {name: options[name] for name in ("attn_mask_type", "window_size", "softmax_scale")}
         refuse(f"{_NAME} with inference_params", {n: x for n, x in options.items() if n not in plain}, _UNCACHED)
         return cache.attend(self, q, k, v, **plain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from nvfp.arrays.array import Array, parameter
@@ -16,15 +17,13 @@ from nvfp.nn._gradients import gradient_options
 from nvfp.nn._init import Init, count, normal
 from nvfp.nn._normed import NormedModule
 from nvfp.nn._quantized_init import weight_parameter
-from nvfp.nn.functional.activation import activation as act
+from nvfp.nn.functional.activation import activation as act, clamp
 
 _UNBUILT = {
     **_te.GEMM,
     "set_parallel_mode": False,
     "return_layernorm_output_gathered": False,
-    "activation_params": None,
 }
-_UNBUILT_ACTIVATIONS = ("clamped_swiglu",)
 
 
 class LayerNormMLP(NormedModule):
@@ -38,7 +37,10 @@ class LayerNormMLP(NormedModule):
         normalization: ``"LayerNorm"`` or ``"RMSNorm"``.
         activation: a kind of `nvfp.nn.functional.activation.activation`: ``"gelu"``, ``"relu"``, ``"silu"``,
             ``"qgelu"``, ``"srelu"``, and the gated ones ``"glu"``, ``"geglu"``, ``"qgeglu"``, ``"reglu"``,
-            ``"sreglu"``, ``"swiglu"``, for which the first GEMM gives 2F: act(first half) times second half.
+            ``"sreglu"``, ``"swiglu"``, ``"clamped_swiglu"``, for which the first GEMM gives 2F: act(first half)
+            times second half.
+        activation_params: ``limit``, ``alpha`` and ``glu_linear_offset`` of ``"clamped_swiglu"``; 7.0, 1.702 and 1.0
+            unless given.
         init_method: ``(shape, rng, dtype, device) -> Array`` for ``fc1_weight``; default normal with
             standard deviation 0.023, as TE.
         output_layer_init_method: the same for ``fc2_weight``.
@@ -63,8 +65,8 @@ class LayerNormMLP(NormedModule):
     Raises:
         DTypeError: outside autocast, x and the weights differ in dtype.
         ShapeError: the last length of x is not H.
-        ArgumentError: an unknown normalization or activation, or a negative eps.
-        NotBuiltError: another of TE's arguments or ``"clamped_swiglu"``, by name.
+        ArgumentError: an unknown normalization or activation, parameters that it does not have, or a negative eps.
+        NotBuiltError: another of TE's arguments, by name.
 
     Numerics: norm and activation compute in float32 and round to the dtype of x; the GEMMs as in
         `nf.nn.Linear`, each with its own scaling state (``scaling.fc1.*``, ``scaling.fc2.*``).
@@ -85,6 +87,7 @@ class LayerNormMLP(NormedModule):
         bias: bool = True,
         normalization: str = "LayerNorm",
         activation: str = "gelu",
+        activation_params: Mapping[str, float] | None = None,
         init_method: Init | None = None,
         output_layer_init_method: Init | None = None,
         zero_centered_gamma: bool = False,
@@ -110,7 +113,10 @@ class LayerNormMLP(NormedModule):
         self.checkpoint = bool(checkpoint)
         h = self.hidden_size = count("LayerNormMLP", "hidden_size", hidden_size)
         f = self.ffn_hidden_size = count("LayerNormMLP", "ffn_hidden_size", ffn_hidden_size)
-        self.activation = _te.one_of("LayerNormMLP", "activation", activation, tuple(KINDS), _UNBUILT_ACTIVATIONS)
+        self.activation = _te.one_of("LayerNormMLP", "activation", activation, tuple(KINDS))
+        if activation_params is not None:
+            clamp("LayerNormMLP", activation, activation_params)
+        self.activation_params = None if activation_params is None else dict(activation_params)
         self.return_bias, self.return_layernorm_output, self.name = return_bias, return_layernorm_output, name
         dtype = _te.parameter_dtype("LayerNormMLP", dtype, params_dtype) or float32
         self._add_norm(
@@ -151,7 +157,7 @@ class LayerNormMLP(NormedModule):
         extras = (normed,) if self.return_layernorm_output else ()
         y = self._fc1(normed, self.fc1_weight, self.fc1_bias, **options)
         del normed  # memory: nothing below needs it
-        y, bias = act(y, self.activation, defer=True), self.fc2_bias
+        y, bias = act(y, self.activation, params=self.activation_params, defer=True), self.fc2_bias
         y = self._fc2(y, self.fc2_weight, None if self.return_bias else bias, needs_output=wanted, **options)
         extras = (bias, *extras) if self.return_bias else extras
         return (y, *extras) if extras else y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from nvfp.arrays.array import Array, parameter
@@ -10,7 +11,7 @@ from nvfp.dtypes.dense import float32
 from nvfp.errors import ArgumentError, DTypeError, message
 from nvfp.kernels.activation import KINDS
 from nvfp.nn._init import Init, count, normal
-from nvfp.nn.functional.activation import activation
+from nvfp.nn.functional.activation import activation, clamp
 from nvfp.nn.functional.embedding import embedding
 from nvfp.nn.linear import Linear
 from nvfp.nn.module import Module
@@ -61,8 +62,12 @@ class Embedding(Module):
 class Activation(Module):
     """An activation by name: ``"gelu"``, ``"relu"``, ``"silu"``, ``"qgelu"``, ``"srelu"``, or a gated one.
 
-    Gated ones (``"swiglu"``, ``"geglu"``, ``"reglu"``, ``"glu"``, ``"qgeglu"``, ``"sreglu"``) take [..., 2N] and
-    return [..., N]: the activation of the first half times the second half.
+    Gated ones (``"swiglu"``, ``"geglu"``, ``"reglu"``, ``"glu"``, ``"qgeglu"``, ``"sreglu"``, ``"clamped_swiglu"``)
+    take [..., 2N] and return [..., N]: the activation of the first half times the second half.
+
+    Args:
+        kind: the name.
+        params: of ``"clamped_swiglu"``, as in `nvfp.nn.functional.activation.activation`.
 
     Example:
         >>> import nvfp as nf
@@ -70,17 +75,19 @@ class Activation(Module):
         0.0
     """
 
-    def __init__(self, kind: str = "gelu") -> None:
+    def __init__(self, kind: str = "gelu", params: Mapping[str, float] | None = None) -> None:
         super().__init__()
         if kind not in KINDS:
             raise ArgumentError(
                 message("Activation", f"a kind out of {', '.join(KINDS)}", repr(kind), "choose one of these")
             )
-        self.kind = kind
+        if params is not None:
+            clamp("Activation", kind, params)
+        self.kind, self.params = kind, None if params is None else dict(params)
 
     def forward(self, x: Array) -> Array:
         """Return ``act(x)``."""
-        return activation(x, self.kind)
+        return activation(x, self.kind, params=self.params)
 
     def extra_repr(self) -> str:
         """Kind."""

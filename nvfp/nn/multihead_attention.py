@@ -43,6 +43,7 @@ class MultiheadAttention(Module):
         attn_mask_type: ``"causal"`` (top-left), ``"no_mask"``, ``"padding"``, ``"padding_causal"``,
             ``"causal_bottom_right"``, ``"padding_causal_bottom_right"`` or ``"arbitrary"``.
         window_size: (left, right) of a sliding window; -1 means no limit.
+        bottom_right_diagonal: as in `DotProductAttention`.
         num_gqa_groups: G key and value heads for H query heads; H unless given.
         return_bias: leave the bias of ``proj`` out and return it behind the result.
         return_layernorm_output: return the normalized input too, as the last value.
@@ -99,6 +100,7 @@ class MultiheadAttention(Module):
         *,
         attn_mask_type: str = "causal",
         window_size: tuple[int, int] | None = None,
+        bottom_right_diagonal: bool | None = None,
         num_gqa_groups: int | None = None,
         return_bias: bool = False,
         return_layernorm_output: bool = False,
@@ -184,6 +186,7 @@ class MultiheadAttention(Module):
             qkv_format=qkv_format,
             attn_mask_type=attn_mask_type,
             window_size=window_size,
+            bottom_right_diagonal=bottom_right_diagonal,
             attention_type=attention_type,
             layer_number=layer_number,
             softmax_type=softmax_type,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from nvfp.arrays.array import Array
@@ -18,7 +19,6 @@ from nvfp.nn.module import Module
 from nvfp.nn.multihead_attention import MultiheadAttention
 from nvfp.nn.norm import LayerNorm, RMSNorm
 
-_UNBUILT = {**_te.BLOCK, "enc_dec_bottom_right_diagonal": None, "activation_params": None}
 # Arguments of attention that say where the queries' entries lie, and their counterparts for the keys.
 _LENGTHS = {
     "cu_seqlens_kv": "cu_seqlens_q",
@@ -47,17 +47,20 @@ class TransformerLayer(Module):
         kv_channels: length of a head; E / H unless given.
         self_attn_mask_type: ``"causal"`` (top-left) unless given; see `MultiheadAttention`.
         window_size: (left, right) of a sliding window.
+        bottom_right_diagonal: as in `DotProductAttention`.
         apply_residual_connection_post_layernorm: add the norm's output instead of its input.
         output_layernorm: no norm before attention, one behind the block (``layernorm``).
         parallel_attention_mlp: ``x + drop(attention(norm(x)) + mlp(norm'(x)))``.
         layer_type: ``"encoder"`` or ``"decoder"``.
         enc_dec_attn_mask_type: of the decoder's cross-attention; ``"no_mask"`` unless given.
         enc_dec_window_size: its sliding window.
+        enc_dec_bottom_right_diagonal: its ``bottom_right_diagonal``.
         fuse_qkv_params: one parameter for query, key and value; see `MultiheadAttention`.
         zero_centered_gamma: of every norm.
         qkv_weight_interleaved: of the fused parameter.
         bias: of every GEMM.
         activation: see `LayerNormMLP`.
+        activation_params: see `LayerNormMLP`.
         normalization: ``"LayerNorm"`` or ``"RMSNorm"``.
         attn_input_format: ``"bshd"``: input and result are (batch, sequence, hidden); ``"sbhd"``, TE's default:
             (sequence, batch, hidden); ``"thd"``: (tokens, hidden), see `MultiheadAttention`.
@@ -109,17 +112,20 @@ class TransformerLayer(Module):
         self_attn_mask_type: str = "causal",
         window_size: tuple[int, int] | None = None,
         *,
+        bottom_right_diagonal: bool | None = None,
         apply_residual_connection_post_layernorm: bool = False,
         output_layernorm: bool = False,
         parallel_attention_mlp: bool = False,
         layer_type: str = "encoder",
         enc_dec_attn_mask_type: str = "no_mask",
         enc_dec_window_size: tuple[int, int] | None = None,
+        enc_dec_bottom_right_diagonal: bool | None = None,
         fuse_qkv_params: bool = False,
         zero_centered_gamma: bool = False,
         qkv_weight_interleaved: bool = True,
         bias: bool = True,
         activation: str = "gelu",
+        activation_params: Mapping[str, float] | None = None,
         normalization: str = "LayerNorm",
         attn_input_format: str = "bshd",
         rotary_pos_interleaved: bool = False,
@@ -140,7 +146,7 @@ class TransformerLayer(Module):
     ) -> None:
         super().__init__()
         own = "TransformerLayer"
-        _te.refuse(own, te, _UNBUILT)
+        _te.refuse(own, te, _te.BLOCK)
         self.layer_type = _te.one_of(own, "layer_type", layer_type, ("encoder", "decoder"))
         _te.one_of(own, "attn_input_format", attn_input_format, ("bshd", "sbhd", "thd"))
         self.apply_residual_connection_post_layernorm = bool(apply_residual_connection_post_layernorm)
@@ -177,6 +183,7 @@ class TransformerLayer(Module):
         self.self_attention = MultiheadAttention(
             attn_mask_type=self_attn_mask_type,
             window_size=window_size,
+            bottom_right_diagonal=bottom_right_diagonal,
             input_layernorm=not self.output_layernorm,
             name=f"{name}.self_attention" if name else "",
             **heads,
@@ -187,6 +194,7 @@ class TransformerLayer(Module):
             self.inter_attention = MultiheadAttention(
                 attn_mask_type=enc_dec_attn_mask_type,
                 window_size=enc_dec_window_size,
+                bottom_right_diagonal=enc_dec_bottom_right_diagonal,
                 input_layernorm=True,
                 attention_type="cross",
                 name=f"{name}.inter_attention" if name else "",
@@ -199,6 +207,7 @@ class TransformerLayer(Module):
             ffn_hidden_size,
             layernorm_epsilon,
             activation=activation,
+            activation_params=activation_params,
             name=f"{name}.layernorm_mlp" if name else "",
             **weights,
             **norm,
@@ -241,7 +250,7 @@ class TransformerLayer(Module):
             enc_dec_attn_mask: bool, True = masked out, for the cross-attention.
             enc_dec_attn_mask_type: in place of the constructor's.
             enc_dec_window_size: in place of the constructor's.
-            enc_dec_bottom_right_diagonal: ``bottom_right_diagonal`` of the cross-attention.
+            enc_dec_bottom_right_diagonal: in place of the constructor's.
             is_first_microbatch: as in `Linear`.
             rotary_pos_emb: angles of `RotaryPositionEmbedding`, or a pair of them for query and key; for the
                 self-attention.

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nvfp.device import Device
-from nvfp.kernels.activation import KINDS, activation, activation_vjp
+from nvfp.errors import ArgumentError
+from nvfp.kernels.activation import CLAMP, KINDS, Clamp, activation, activation_vjp
 from tests.devices import need_oracle, to_device, to_numpy
 from tests.kernels.dense import BF16, COMPUTED, F16, F32, SPECIAL, arrays, bits, normal, views
 from tests.oracles import activation as oracle
@@ -164,6 +165,44 @@ def test_gated_is_the_plain_kind_times_the_second_half(device: Device, gated: st
     assert np.array_equal(run(x, gated, device), run(x[:, :12], plain, device) * x[:, 12:])
 
 
+@pytest.mark.parametrize("params", [(7.0, 1.702, 1.0), (1.5, 0.7, 0.0), (0.25, -2.0, -3.5)], ids=str)
+def test_clamped_swiglu_of_other_numbers(device: Device, params: tuple[float, float, float]) -> None:
+    x = normal((60, 34), scale=4.0)
+    dy = like_result(x, "swiglu")
+    given = {"params": Clamp(*params)}
+    y = activation(to_device(x, device), "clamped_swiglu", **given)
+    dx = activation_vjp(to_device(x, device), to_device(dy, device), "clamped_swiglu", **given)
+    near(to_numpy(y), oracle.activation(x, "clamped_swiglu", params), 8.0)
+    near(to_numpy(dx), oracle.activation_vjp(x, dy, "clamped_swiglu", params), 30.0)
+    assert np.array_equal(bits(to_numpy(y)), bits(activation(x, "clamped_swiglu", **given)))
+    assert np.array_equal(bits(to_numpy(dx)), bits(activation_vjp(x, dy, "clamped_swiglu", **given)))
+    assert (given["params"] == CLAMP) == np.array_equal(to_numpy(y), run(x, "clamped_swiglu", device))
+
+
+def test_clamped_swiglu_at_and_beyond_its_limits(device: Device) -> None:
+    """At the limit the gradient passes; beyond it nothing does, not even inf; NaN stays NaN in its own half."""
+    nan, inf = np.nan, np.inf
+    a, b = np.array([7, 8, inf, 1, 1, 1, nan, 1], F32), np.array([1, 1, 1, -7, 9, -inf, 1, nan], F32)
+    x = np.stack([a, b], axis=-1)
+    y = run(x, "clamped_swiglu", device)[:, 0]
+    assert y[0] == y[1] == y[2] and y[3] / y[4] == -6 / 8 and y[5] == y[3] and np.isnan(y[6:]).all()
+    passes = [[True, True], *[[False, True]] * 2, [True, True], *[[True, False]] * 2]
+    for dy, passed in ((1.0, lambda g: g != 0), (inf, lambda g: ~(g == 0))):
+        dx = run_vjp(x, np.full((8, 1), dy, F32), "clamped_swiglu", device)
+        assert np.array_equal(passed(dx[:6]), passes)
+        assert np.isnan(dx[6, 0]) and np.isnan(dx[7]).all()
+
+
+def test_parameters_that_a_kind_does_not_take(device: Device) -> None:
+    x = to_device(np.ones(4, F32), device)
+    for kind, params in (
+        ("swiglu", CLAMP), ("clamped_swiglu", (7.0, 1.702, 1.0)), ("clamped_swiglu", Clamp(limit=0.0)),
+        ("clamped_swiglu", Clamp(alpha=np.nan)), ("clamped_swiglu", Clamp(glu_linear_offset=1e39)),
+    ):  # fmt: skip
+        with pytest.raises(ArgumentError, match=r"Clamp for clamped_swiglu|limit > 0"):
+            activation(x, kind, params=params)  # type: ignore[arg-type]
+
+
 @pytest.mark.oracle
 @kinds
 def test_torch(device: Device, kind: str) -> None:
@@ -175,11 +214,14 @@ def test_torch(device: Device, kind: str) -> None:
         "qgelu": lambda t: t * torch.sigmoid(1.702 * t),
         "srelu": lambda t: torch.relu(t) ** 2,
     }
-    gates = {"glu": torch.sigmoid, "swiglu": plain["silu"], **{g: plain[g.replace("glu", "lu")] for g in GATED[1:-1]}}
+    gates = {"glu": torch.sigmoid, "swiglu": plain["silu"], **{f"{k[:-2]}glu": plain[k] for k in plain if k != "silu"}}
     x = normal((50, 10), scale=4.0)
     dy = like_result(x, kind)
     t = torch.tensor(x, dtype=torch.float64, requires_grad=True)
-    y = gates[kind](t[:, :5]) * t[:, 5:] if kind in gates else plain[kind](t)
+    if kind == "clamped_swiglu":
+        y = plain["qgelu"](t[:, :5].clamp(max=7.0)) * (t[:, 5:].clamp(-7.0, 7.0) + 1)
+    else:
+        y = gates[kind](t[:, :5]) * t[:, 5:] if kind in gates else plain[kind](t)
     y.backward(torch.tensor(dy, dtype=torch.float64))
     near(run(x, kind, device), y.detach().numpy(), 4.0)
     near(run_vjp(x, dy, kind, device), t.grad.numpy(), 30.0)

@@ -39,11 +39,15 @@ GATED = {"glu": sigmoid, "geglu": PLAIN["gelu"], "qgeglu": PLAIN["qgelu"], "regl
 GATED |= {"sreglu": PLAIN["srelu"], "swiglu": PLAIN["silu"]}
 
 
-def activation(x: Any, kind: str) -> Any:
-    """A plain activation, or act(first half) * second half."""
+def activation(x: Any, kind: str, clamp: tuple[float, float, float] = (7.0, 1.702, 1.0)) -> Any:
+    """A plain activation, or act(first half) * second half; ``clamp``: limit, alpha and offset of clamped_swiglu."""
     if kind in PLAIN:
         return PLAIN[kind](x)
     half = x.shape[-1] // 2
+    if kind == "clamped_swiglu":
+        limit, alpha, offset = clamp
+        gate = anp.minimum(x[..., :half], limit)
+        return gate * sigmoid(alpha * gate) * (anp.clip(x[..., half:], -limit, limit) + offset)
     return GATED[kind](x[..., :half]) * x[..., half:]
 
 
@@ -58,10 +62,10 @@ def part(p: Params, prefix: str) -> Params:
     return {k.removeprefix(prefix): v for k, v in p.items() if k.startswith(prefix)}
 
 
-def mlp(x: Any, p: Params, *, kind: str = "gelu", **options: Any) -> tuple[Any, Any]:
+def mlp(x: Any, p: Params, *, kind: str = "gelu", clamp: Any = (7.0, 1.702, 1.0), **options: Any) -> tuple[Any, Any]:
     """LayerNormMLP: its output and that of its norm."""
     normed = norm(x, p["layer_norm_weight"], p.get("layer_norm_bias"), **options)
-    return linear(activation(linear(normed, p, "fc1_"), kind), p, "fc2_"), normed
+    return linear(activation(linear(normed, p, "fc1_"), kind, clamp), p, "fc2_"), normed
 
 
 def rotate(x: Any, *, base: float = 10000.0, interleaved: bool = False) -> Any:

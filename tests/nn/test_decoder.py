@@ -152,3 +152,26 @@ def test_drop_path_leaves_whole_samples_out(device: Any, form: str) -> None:
     kept = (values == given).all(axis=(1, 2))
     assert 2 <= kept.sum() < batch  # 0.75 squared is 0.56 of 16
     assert np.array_equal(np.asarray(module.eval()(x)), np.asarray(plain.eval()(x)))
+
+
+@pytest.mark.parametrize("corner", [None, True, False])
+def test_corner_of_the_constructor(device: Any, corner: bool | None) -> None:
+    """`bottom_right_diagonal` of a layer is that of its calls; None means the bottom right corner."""
+    options: dict[str, Any] = {"attn_mask_type": "no_mask", "window_size": (1, 0)}
+    q, k = nf.asarray(draw((2, 3, H, 6))), nf.asarray(draw((2, M, H, 6), 2))
+    of_layer = nf.nn.DotProductAttention(H, 6, **options, bottom_right_diagonal=corner)
+    of_call = nf.nn.DotProductAttention(H, 6, **options)
+    want = of_call(q, k, k, bottom_right_diagonal=corner is not False)
+    assert nf.array_equal(of_layer(q, k, k), want)
+    assert not nf.array_equal(of_layer(q, k, k, bottom_right_diagonal=corner is False), want)
+    made = nf.nn.TransformerLayer(
+        E, F, H, layer_type="decoder", bottom_right_diagonal=corner, enc_dec_bottom_right_diagonal=corner,
+        enc_dec_window_size=(1, 0), rng=rng(), **OFF,
+    )  # fmt: skip
+    plain = nf.nn.TransformerLayer(E, F, H, layer_type="decoder", enc_dec_window_size=(1, 0), rng=rng(), **OFF)
+    x, memory = nf.asarray(draw((2, L, E))), nf.asarray(draw((2, M, E), 2))
+    want = plain(x, encoder_output=memory, enc_dec_bottom_right_diagonal=corner is not False)
+    assert nf.array_equal(made(x, encoder_output=memory), want)
+    assert made.self_attention.core_attention.bottom_right_diagonal is corner
+    with pytest.raises(nf.errors.ArgumentError, match="bottom_right_diagonal"):
+        nf.nn.DotProductAttention(H, 6, bottom_right_diagonal="left")  # type: ignore[arg-type]

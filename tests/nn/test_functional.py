@@ -79,7 +79,7 @@ def test_activation_gradient(device: Any, kind: str) -> None:
     np.testing.assert_allclose(np.asarray(x.grad)[keep], ((up - down) / (2 * h))[keep], atol=2e-3)
 
 
-@pytest.mark.parametrize("kind", ["glu", "geglu", "qgeglu", "reglu", "sreglu", "swiglu"])
+@pytest.mark.parametrize("kind", ["glu", "geglu", "qgeglu", "reglu", "sreglu", "swiglu", "clamped_swiglu"])
 def test_gated_activation_gradient(device: Any, kind: str) -> None:
     a = np.random.default_rng(0).uniform(0.1, 3, (20, 6)) * np.random.default_rng(1).choice((-1, 1), (20, 6))
     x = nf.asarray(a.astype(np.float32), requires_grad=True)

@@ -67,6 +67,9 @@ MODULES = {
     "linear, norm shown": lambda **o: nf.nn.LayerNormLinear(32, 16, return_layernorm_output=True, **o),
     "mlp": lambda **o: nf.nn.LayerNormMLP(32, 48, **o),
     "mlp swiglu": lambda **o: nf.nn.LayerNormMLP(32, 48, activation="swiglu", normalization="RMSNorm", **o),
+    "mlp clamped": lambda **o: nf.nn.LayerNormMLP(
+        32, 48, activation="clamped_swiglu", activation_params={"limit": 0.5}, **o
+    ),
     "mlp relu, run again": lambda **o: nf.nn.LayerNormMLP(32, 48, activation="relu", checkpoint=True, **o),
     "mlp, main_grad": lambda **o: nf.nn.LayerNormMLP(32, 48, fuse_wgrad_accumulation=True, **o),
     "layer": layer(),

@@ -77,6 +77,20 @@ def test_layernorm_mlp_of_every_activation(device: Any, kind: str) -> None:
     assert module.fc1_weight.shape == (46 if KINDS[kind].gated else 23, 18)
 
 
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_clamped_swiglu_of_other_numbers(device: Any, checkpoint: bool) -> None:
+    numbers = {"limit": 0.5, "alpha": 1.25, "glu_linear_offset": -0.75}
+    module = nf.nn.LayerNormMLP(18, 23, activation="clamped_swiglu", activation_params=numbers, checkpoint=checkpoint)
+    randomize(module)
+    draw = np.random.default_rng(2)
+    x, dy = draw.standard_normal((3, 5, 18)).astype(np.float32), draw.standard_normal((3, 5, 18))
+    clamp = tuple(numbers.values())
+    compare(module, lambda x, p: reference.mlp(x, p, kind="clamped_swiglu", clamp=clamp)[0], x, dy)
+    part = nf.nn.Activation("clamped_swiglu", numbers)
+    y = np.asarray(part(nf.asarray(x)))
+    check(y, reference.activation(x.astype(np.float64), "clamped_swiglu", clamp), "activation")
+
+
 @pytest.mark.parametrize("kind", ["gelu", "swiglu"])
 def test_mlp_of_plain_and_gated_activations(device: Any, kind: str) -> None:
     module = randomize(nf.nn.MLP(6, 10, 4, activation=kind))
@@ -279,7 +293,9 @@ def test_each_gemm_has_its_own_scaling_state(device: Any) -> None:
         (lambda: nf.nn.LayerNormLinear(4, 6, normalization="BatchNorm"), ArgumentError),
         (lambda: nf.nn.LayerNormLinear(4, 6, eps=-1.0), ArgumentError),
         (lambda: nf.nn.LayerNormLinear(0, 6), ArgumentError),
-        (lambda: nf.nn.LayerNormMLP(4, 6, activation="clamped_swiglu"), NotBuiltError),
+        (lambda: nf.nn.LayerNormMLP(4, 6, activation_params={"limit": 7.0}), ArgumentError),
+        (lambda: nf.nn.LayerNormMLP(4, 6, activation="clamped_swiglu", activation_params={"beta": 1.0}), ArgumentError),
+        (lambda: nf.nn.LayerNormMLP(4, 6, activation="clamped_swiglu", activation_params={"limit": 0}), ArgumentError),
         (lambda: nf.nn.LayerNormMLP(4, 6, activation="tanh"), ArgumentError),
         (lambda: nf.nn.LayerNormMLP(4, 6, set_parallel_mode=True), NotBuiltError),
         (lambda: nf.nn.LayerNormMLP(4, 2.5), DTypeError),  # type: ignore[arg-type]

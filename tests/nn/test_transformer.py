@@ -371,7 +371,7 @@ def test_each_weight_has_its_own_initializer(device: Any) -> None:
         (lambda: layer(set_parallel_mode=True), NotBuiltError),
         (lambda: layer(softmax_type="sparse"), ArgumentError),
         (lambda: layer(qk_norm_type="L1"), ArgumentError),
-        (lambda: layer(activation="clamped_swiglu"), NotBuiltError),
+        (lambda: layer(activation="swiglu", activation_params={"limit": 7.0}), ArgumentError),
         (lambda: layer(parallel_attention_mlp=True, output_layernorm=True), ArgumentError),
         (lambda: layer(hidden_dropout=1.5), ArgumentError),
         (lambda: layer(attention_dropout=-0.1), ArgumentError),

@@ -50,6 +50,7 @@ _KINDS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray
 _GATES = {
     "glu": "sigmoid", "geglu": "gelu", "qgeglu": "qgelu", "reglu": "relu", "sreglu": "srelu", "swiglu": "silu",
 }  # fmt: skip
+_CLAMP = (7.0, 1.702, 1.0)  # limit, alpha, offset
 _BLOCKING = ("relu", "srelu")  # let no dy through where the slope is 0
 
 
@@ -59,20 +60,38 @@ def _overflowing(x: np.ndarray) -> np.ndarray:
     return np.where(np.isinf(single), single, x)
 
 
-def activation(x: npt.ArrayLike, kind: str = "gelu") -> np.ndarray:
-    """act(x), or act(a) b for a gated kind."""
+def _clamped(x: np.ndarray, params: tuple[float, ...]) -> tuple[np.ndarray, ...]:
+    """Both halves, what becomes of the first one with its slope, and what becomes of the second one."""
+    limit, alpha, offset = params
+    a, b = np.split(x, 2, axis=-1)
+    c = np.where(a > limit, limit, a)
+    d = np.where(np.abs(b) > limit, np.sign(b) * limit, b) + offset
+    return a, b, _overflowing(c * _sigmoid(alpha * c)), _silu_slope(alpha * c), d
+
+
+def activation(x: npt.ArrayLike, kind: str = "gelu", params: tuple[float, ...] = _CLAMP) -> np.ndarray:
+    """act(x), or act(a) b for a gated kind; ``params`` of clamped_swiglu."""
     with np.errstate(all="ignore"):
         x = np.asarray(x, np.float64) * 1.0  # makes every NaN a quiet one
+        if kind == "clamped_swiglu":
+            *_, y, _, d = _clamped(x, params)
+            return y * d
         if kind in _GATES:
             a, b = np.split(x, 2, axis=-1)
             return _overflowing(_KINDS[_GATES[kind]][0](a)) * b
         return _KINDS[kind][0](x)
 
 
-def activation_vjp(x: npt.ArrayLike, dy: npt.ArrayLike, kind: str = "gelu") -> np.ndarray:
+def activation_vjp(
+    x: npt.ArrayLike, dy: npt.ArrayLike, kind: str = "gelu", params: tuple[float, ...] = _CLAMP
+) -> np.ndarray:
     """act'(x) dy, or (act'(a) b dy, act(a) dy) for a gated kind."""
     with np.errstate(all="ignore"):
         x, dy = np.asarray(x, np.float64) * 1.0, np.asarray(dy, np.float64)
+        if kind == "clamped_swiglu":
+            a, b, y, slope, d = _clamped(x, params)
+            da, db = np.where(a > params[0], 0.0, slope * (dy * d)), np.where(np.abs(b) > params[0], 0.0, y * dy)
+            return np.concatenate([np.where(np.isnan(a), a, da), np.where(np.isnan(b), b, db)], axis=-1)
         if kind in _GATES:
             a, b = np.split(x, 2, axis=-1)
             act = _GATES[kind]

@@ -95,8 +95,6 @@ def test_what_is_refused_passes_at_te_s_default(name: str) -> None:
 
 
 def test_differences_that_are_errors_are_errors() -> None:
-    with pytest.raises(nf.errors.NotBuiltError, match="clamped_swiglu"):
-        make("LayerNormMLP", activation="clamped_swiglu")
     for name, layer in LAYERS.items():
         if "device" not in layer.differs:
             continue

@@ -99,6 +99,34 @@ def srelu_vjp(x: np.float32, dy: np.float32) -> np.float32:
 
 
 @inline
+def cut_silu(a: np.float32, limit: np.float32, alpha: np.float32) -> np.float32:
+    """``c sigmoid(alpha c)`` with c = min(a, limit)."""
+    c = limit if a > limit else a
+    return c * sigmoid32(alpha * c)
+
+
+@inline
+def cut_silu_vjp(a: np.float32, dy: np.float32, limit: np.float32, alpha: np.float32) -> np.float32:
+    """Its derivative times ``dy``; 0 beyond the limit whatever dy is, NaN where a is."""
+    passed = silu_slope(alpha * a) * dy if a <= limit else a
+    return _ZERO if a > limit else passed
+
+
+@inline
+def cut(b: np.float32, limit: np.float32, offset: np.float32) -> np.float32:
+    """``min(max(b, -limit), limit) + offset``."""
+    return _clip(b, limit) + offset
+
+
+@inline
+def cut_vjp(b: np.float32, dy: np.float32, limit: np.float32) -> np.float32:
+    """``dy`` within the limits, else 0 whatever dy is; NaN where b is."""
+    size = abs(b)
+    passed = dy if size <= limit else b
+    return _ZERO if size > limit else passed
+
+
+@inline
 def sigmoid_slope(x: np.float32) -> np.float32:
     """``s (1 - s)``."""
     e, total = sigmoid_parts(x)

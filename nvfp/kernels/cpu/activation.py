@@ -11,8 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from nvfp.kernels.activation import KINDS
+from nvfp.kernels.activation import CLAMP, KINDS, Clamp
 from nvfp.kernels.cpu._act import (
+    cut,
+    cut_silu,
+    cut_silu_vjp,
+    cut_vjp,
     gelu,
     gelu_slope,
     qgelu,
@@ -200,7 +204,28 @@ def _sreglu_vjp_rows(x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
             da[j], db[j] = srelu_vjp(a[j], d[j] * b[j]), srelu(a[j]) * d[j]
 
 
-_FORWARD = {
+@njit
+def _clamped_rows(x: np.ndarray, y: np.ndarray, limit: np.float32, alpha: np.float32, offset: np.float32) -> None:
+    n = y.shape[1]
+    for r in range(y.shape[0]):
+        a, b, to = x[r, :n], x[r, n:], y[r]
+        for j in range(n):
+            to[j] = cut_silu(a[j], limit, alpha) * cut(b[j], limit, offset)
+
+
+@njit
+def _clamped_vjp_rows(
+    x: np.ndarray, dy: np.ndarray, dx: np.ndarray, limit: np.float32, alpha: np.float32, offset: np.float32
+) -> None:
+    n = dy.shape[1]
+    for r in range(dy.shape[0]):
+        a, b, d, da, db = x[r, :n], x[r, n:], dy[r], dx[r, :n], dx[r, n:]
+        for j in range(n):
+            da[j] = cut_silu_vjp(a[j], d[j] * cut(b[j], limit, offset), limit, alpha)
+            db[j] = cut_vjp(b[j], cut_silu(a[j], limit, alpha) * d[j], limit)
+
+
+_FORWARD: dict[str, Callable[..., Any]] = {
     "gelu": _gelu_tile,
     "relu": _relu_tile,
     "silu": _silu_tile,
@@ -212,8 +237,9 @@ _FORWARD = {
     "swiglu": _swiglu_rows,
     "reglu": _reglu_rows,
     "sreglu": _sreglu_rows,
+    "clamped_swiglu": _clamped_rows,
 }
-_BACKWARD = {
+_BACKWARD: dict[str, Callable[..., Any]] = {
     "gelu": _gelu_vjp_tile,
     "relu": _relu_vjp_tile,
     "silu": _silu_vjp_tile,
@@ -225,10 +251,18 @@ _BACKWARD = {
     "swiglu": _swiglu_vjp_rows,
     "reglu": _reglu_vjp_rows,
     "sreglu": _sreglu_vjp_rows,
+    "clamped_swiglu": _clamped_vjp_rows,
 }
 
 
-def _rows(kernel: Callable[..., Any], arrays: tuple[np.ndarray, ...], half: int) -> None:
+def _numbers(kind: str, params: Clamp | None) -> tuple[np.float32, ...]:
+    """What the kernel takes behind its arrays."""
+    return tuple(map(np.float32, params or CLAMP)) if kind == "clamped_swiglu" else ()
+
+
+def _rows(
+    kernel: Callable[..., Any], arrays: tuple[np.ndarray, ...], half: int, numbers: tuple[np.float32, ...]
+) -> None:
     """Call ``kernel`` over some rows at a time of C-contiguous arrays of equal leading axes; it writes the last one."""
     rows = prod(arrays[0].shape[:-1])
     if rows == 0 or half == 0:
@@ -241,13 +275,13 @@ def _rows(kernel: Callable[..., Any], arrays: tuple[np.ndarray, ...], half: int)
         for a in range(start, stop, step):
             b = min(a + step, stop)
             y = np.empty((b - a, target.shape[1]), np.float32)
-            kernel(*(widen(x[a:b]) for x in tables[:-1]), y)
+            kernel(*(widen(x[a:b]) for x in tables[:-1]), y, *numbers)
             narrow(y, target[a:b])
 
     run_chunks(work, rows, max(1, GRAIN // half))
 
 
-def activation(x: Any, kind: str = "gelu", *, out: Any | None = None) -> Any:
+def activation(x: Any, kind: str = "gelu", *, params: Clamp | None = None, out: Any | None = None) -> Any:
     """See `nvfp.kernels.activation.activation`."""
     if not KINDS[kind].gated:
         y = np.empty(x.shape, x.dtype) if out is None else out
@@ -255,15 +289,15 @@ def activation(x: Any, kind: str = "gelu", *, out: Any | None = None) -> Any:
         return y
     half = x.shape[-1] // 2
     y = np.empty((*x.shape[:-1], half), x.dtype) if out is None else out
-    _rows(_FORWARD[kind], (x, y), half)
+    _rows(_FORWARD[kind], (x, y), half, _numbers(kind, params))
     return y
 
 
-def activation_vjp(x: Any, dy: Any, kind: str = "gelu", *, out: Any | None = None) -> Any:
+def activation_vjp(x: Any, dy: Any, kind: str = "gelu", *, params: Clamp | None = None, out: Any | None = None) -> Any:
     """See `nvfp.kernels.activation.activation_vjp`."""
     dx = np.empty(x.shape, x.dtype) if out is None else out
     if KINDS[kind].gated:
-        _rows(_BACKWARD[kind], (x, dy, dx), dy.shape[-1])
+        _rows(_BACKWARD[kind], (x, dy, dx), dy.shape[-1], _numbers(kind, params))
     else:
         elementwise(_BACKWARD[kind], (x, dy), dx)
     return dx

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nvfp.dtypes.formats import QuantDType, fp8_e4m3
-from nvfp.kernels.activation import KINDS
+from nvfp.kernels.activation import KINDS, Clamp
 from nvfp.kernels.cuda import _memory
 from nvfp.kernels.cuda._amax import Kind, record_amax
 from nvfp.kernels.cuda._launch import launch
@@ -22,6 +22,7 @@ from nvfp.kernels.cuda._layout import Cube, Shape, cube, element_strides
 from nvfp.kernels.cuda._loader import Defines, Kernel, kernel
 from nvfp.kernels.cuda._quantize_norm import open_norm
 from nvfp.kernels.cuda._quantize_plan import quantize_defines
+from nvfp.kernels.cuda.activation import act_defines
 from nvfp.kernels.input_fn import Activated, ActivationGradient, InputFn, Normalized, result_shape
 
 ACTIVATED, GATED, GRADIENT, GATED_GRADIENT = 1, 2, 3, 4  # as quantize_input.cuh has them
@@ -142,32 +143,38 @@ def worth_twice(f: InputFn | None) -> bool:
 def find_way(x: Any, f: Activated | ActivationGradient) -> Way | None:
     """Return how ``f`` of ``x`` is applied, or None where it cannot be as tiles are read."""
     if isinstance(f, Activated):
-        return _activated(f.kind, x.dtype, x.shape, element_strides(x), _memory.address(x) % 16)
+        return _activated(f.kind, f.params, x.dtype, x.shape, element_strides(x), _memory.address(x) % 16)
     places = _memory.address(x) % 16 | _memory.address(f.x) % 16
-    return _gradient(f.kind, x.dtype, x.shape, element_strides(x), f.x.shape, element_strides(f.x), places)
+    seconds = f.x.shape, element_strides(f.x)
+    return _gradient(f.kind, f.params, x.dtype, x.shape, element_strides(x), *seconds, places)
 
 
 @lru_cache(maxsize=1024)
-def _activated(kind: str, dtype: np.dtype, shape: Shape, strides: Shape, place: int) -> Way | None:
+def _activated(
+    kind: str, params: Clamp | None, dtype: np.dtype, shape: Shape, strides: Shape, place: int
+) -> Way | None:
     at = _rows(shape, strides)
     if at is None:
         return None
     gated = KINDS[kind].gated
     columns = result_shape(shape, Activated(kind))[-1]
     whole = place == 0 and all(n * dtype.itemsize % 16 == 0 for n in (at.row_stride, *([columns] if gated else [])))
-    return _way(GATED if gated else ACTIVATED, kind, dtype, at, columns, whole, None)
+    macros: Defines = (("INPUT", GATED if gated else ACTIVATED), *act_defines(kind, params))
+    return _way(macros, dtype, at, columns, whole, None)
 
 
 @lru_cache(maxsize=1024)
 def _gradient(
-    kind: str, dtype: np.dtype, shape: Shape, strides: Shape, x_shape: Shape, x_strides: Shape, places: int
-) -> Way | None:
+    kind: str, params: Clamp | None, dtype: np.dtype,
+    shape: Shape, strides: Shape, x_shape: Shape, x_strides: Shape, places: int,
+) -> Way | None:  # fmt: skip
     dy, x = _rows(shape, strides), _rows(x_shape, x_strides)
     gated = KINDS[kind].gated
     if dy is None or x is None or (gated and shape[-1] % _PIECE):
         return None
     whole = places == 0 and all(n * dtype.itemsize % 16 == 0 for n in (dy.row_stride, x.row_stride))
-    return _way(GATED_GRADIENT if gated else GRADIENT, kind, dtype, dy, x_shape[-1], whole, x.row_stride)
+    macros: Defines = (("INPUT", GATED_GRADIENT if gated else GRADIENT), *act_defines(kind, params))
+    return _way(macros, dtype, dy, x_shape[-1], whole, x.row_stride)
 
 
 def _rows(shape: Shape, strides: Shape) -> Cube | None:
@@ -178,10 +185,7 @@ def _rows(shape: Shape, strides: Shape) -> Cube | None:
     return at if at is not None and (at.column_stride == 1 or at.columns == 1) else None
 
 
-def _way(
-    number: int, kind: str, dtype: np.dtype, at: Cube, columns: int, whole: bool, second: int | None
-) -> Way | None:
-    macros: Defines = (("INPUT", number), ("ACT", KINDS[kind].code))
+def _way(macros: Defines, dtype: np.dtype, at: Cube, columns: int, whole: bool, second: int | None) -> Way | None:
     tiles = -(-at.rows // TILE) * -(-columns // TILE)
     if tiles >= 2**31:
         return None

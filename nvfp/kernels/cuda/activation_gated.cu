@@ -1,11 +1,11 @@
 // activation_gated: y = act(a) b with a and b the first and the second half of each row of x [rows, 2 * half];
-// activation_gated_vjp: dx = (act'(a) (dy b), act(a) dy). Float32 inside, one rounding.
+// activation_gated_vjp: dx = (act'(a) (dy b), act(a) dy). Float32 inside, one rounding. CLAMPED cuts b first.
 //
 // Parallelisation: a grid-stride loop over the elements of y, 16 bytes of each half at a time where rows allow it.
 // dx may be x: each thread reads a pair before it writes it, and no other thread touches it.
 // Bytes moved: 3 * sizeof(T_IN) per element of y forward, 5 * sizeof(T_IN) backward.
 //
-// Macros: T_IN, ACT (the number of the function), RECORD (set: `word` is raised to the largest magnitude of the rounded
+// Macros: T_IN, ACT (the number of the function, with its own), RECORD (set: `word` is raised to the largest magnitude of the rounded
 // result, NaN aside). `vectors` is n / PER_VECTOR where half is a multiple of PER_VECTOR
 // and all addresses are multiples of 16, else 0 (then elements go one by one).
 #include "activation.cuh"
@@ -33,14 +33,14 @@ activation_gated(const T_IN* x, T_IN* y, long long n, long long vectors, long lo
     unpack(v, a);
     unpack(w, b);
 #pragma unroll
-    for (int j = 0; j < PER_VECTOR; ++j) a[j] = act<ACT>(a[j]) * b[j];
+    for (int j = 0; j < PER_VECTOR; ++j) a[j] = act<ACT>(a[j]) * factor<ACT>(b[j]);
     const Words<T_IN, PER_VECTOR> rounded = pack<T_IN, PER_VECTOR>(a);
     most.see(rounded);
     keep_words(y + i * PER_VECTOR, rounded);
   }
   for (long long i = vectors * PER_VECTOR + first; i < n; i += stride) {
     const T_IN* at = x + first_half(i, half);
-    y[i] = most.seen(store<T_IN>(act<ACT>(load_float(at[0])) * load_float(at[half])));
+    y[i] = most.seen(store<T_IN>(act<ACT>(load_float(at[0])) * factor<ACT>(load_float(at[half]))));
   }
   most.finish<THREADS>(RECORD_ARGUMENT);
 }
@@ -48,8 +48,8 @@ activation_gated(const T_IN* x, T_IN* y, long long n, long long vectors, long lo
 // Gradients of one pair, in place of a and b.
 __device__ __forceinline__ void pair_vjp(float& a, float& b, float dy) {
   const float u = a;
-  a = act_vjp<ACT>(u, dy * b);
-  b = act<ACT>(u) * dy;
+  a = act_vjp<ACT>(u, dy * factor<ACT>(b));
+  b = factor_vjp<ACT>(b, act<ACT>(u) * dy);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

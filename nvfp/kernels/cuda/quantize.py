@@ -129,9 +129,9 @@ def _applied(x: Any, f: InputFn, fmt: QuantDType, rest: dict[str, Any]) -> tuple
     _memory.zero(slab, 0, WORD)
     word = _memory.view(slab, 0, (), FLOAT32)
     if isinstance(f, ActivationGradient):
-        y = recorded(contiguous(f.x), contiguous(x), f.kind, word)
+        y = recorded(contiguous(f.x), contiguous(x), f.kind, word, f.params)
     else:
-        y = recorded(contiguous(x), None, f.kind, word)
+        y = recorded(contiguous(x), None, f.kind, word, f.params)
     return y, {**rest, "amax": (word, word)}
 
 

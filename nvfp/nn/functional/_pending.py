@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from nvfp.arrays.array import Array, device_of, wrap
@@ -10,6 +11,7 @@ from nvfp.arrays.deferred import Pending, Taken
 from nvfp.dtypes.dense import float32
 from nvfp.kernels import activation as act, layer_norm as centered, rms_norm as plain_norm
 from nvfp.kernels._norm import row_count
+from nvfp.kernels.activation import Clamp
 from nvfp.kernels.input_fn import Activated, ActivationGradient, Normalized
 from nvfp.nn.functional._matrix import matrix
 
@@ -62,17 +64,18 @@ def normalized(
     return Pending(plain, taken, x.shape, x, rows=True)
 
 
-def activated(x: Any, kind: str) -> Pending:
+def activated(x: Any, kind: str, params: Clamp | None = None) -> Pending:
     """Return an activation of ``x`` that is checked and not computed yet."""
-    shape = act.check_kind("activation", x, kind)
-    return Pending(lambda: act.activation(x, kind), lambda: (matrix(x), Activated(kind)), shape, x)
+    shape = act.check_kind("activation", x, kind, params)
+    plain = partial(act.activation, x, kind, params=params)
+    return Pending(plain, lambda: (matrix(x), Activated(kind, params)), shape, x)
 
 
-def activation_gradient(x: Any, dy: Any, kind: str) -> Pending:
+def activation_gradient(x: Any, dy: Any, kind: str, params: Clamp | None = None) -> Pending:
     """Return the gradient of an activation's input that is not computed yet."""
     return Pending(
-        lambda: act.activation_vjp(x, dy, kind),
-        lambda: (matrix(dy), ActivationGradient(kind, matrix(x))),
+        lambda: act.activation_vjp(x, dy, kind, params=params),
+        lambda: (matrix(dy), ActivationGradient(kind, matrix(x), params)),
         x.shape,
         x,
     )

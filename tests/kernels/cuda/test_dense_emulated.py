@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nvfp.kernels.activation import Clamp
 from nvfp.kernels.cpu import (
     activation as cpu_activation,
     adam as cpu_adam,
@@ -73,17 +74,21 @@ def test_activation_bits(dtype: np.dtype, kind: str) -> None:
         )
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("swiglu", BF16), ("glu", F32), ("sreglu", BF16)], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("swiglu", BF16), ("glu", F32), ("sreglu", BF16), ("clamped_swiglu", F32)], ids=str
+)
 def test_gated_activation_bits(dtype: np.dtype, kind: str) -> None:
     for shape in ((37, 64), (37, 66), (0, 8), (5, 0), (2, 2)):
         x = normal(shape, dtype, scale=4.0)
         x[:1, :1] = gpu_nan(dtype)
         dy = normal((shape[0], shape[1] // 2), dtype, 1)
+        given = {"params": Clamp(2.5, -1.1, 0.3) if kind == "clamped_swiglu" else None}
         for a in (x, off_vectors(x)):
-            expected = cpu_activation.activation_vjp(a, dy, kind)
-            assert np.array_equal(bits(activation.activation(a, kind)), bits(cpu_activation.activation(a, kind)))
-            assert np.array_equal(bits(activation.activation_vjp(a, dy, kind)), bits(expected))
-            activation.activation_vjp(a, dy, kind, out=a)
+            y = cpu_activation.activation(a, kind, **given)
+            expected = cpu_activation.activation_vjp(a, dy, kind, **given)
+            assert np.array_equal(bits(activation.activation(a, kind, **given)), bits(y))
+            assert np.array_equal(bits(activation.activation_vjp(a, dy, kind, **given)), bits(expected))
+            activation.activation_vjp(a, dy, kind, out=a, **given)
             assert np.array_equal(bits(a), bits(expected))
 
 

@@ -53,6 +53,8 @@ def check(x: np.ndarray, fmt: QuantDType, f: InputFn | None, **options: Any) -> 
 
 CASES: list[tuple[QuantDType, Any, str, bool, dict[str, Any]]] = [
     (fp8_e4m3, BF16, "swiglu", True, {"scale": word, "bias": F32}),
+    (fp8_e4m3, BF16, "clamped_swiglu", True, {"scale": word, "bias": F32}),
+    (mxfp8_e4m3, BF16, "clamped_swiglu", False, {"col": False}),
     (nvfp4, BF16, "relu", False, {}),
     (mxfp8_e4m3, F16, "reglu", False, {"col": False}),
 ]  # every kind of function, dtype and maximum; all others where there is a GPU (tests/kernels/test_quantize_input.py)

@@ -3,11 +3,17 @@
 #pragma once
 #include "exp.cuh"
 
-enum ActivationKind { GELU = 0, RELU = 1, SILU = 2, QGELU = 3, SRELU = 4, SIGMOID = 5 };
+enum ActivationKind { GELU = 0, RELU = 1, SILU = 2, QGELU = 3, SRELU = 4, SIGMOID = 5, CLAMPED = 6 };
 
 // 2 sqrt(2/pi) and that times 0.044715: gelu(x) = x sigmoid(2u), 2u = x (A + B x^2).
 constexpr float GELU_A = 0x1.988454p+0f, GELU_B = 0x1.2444f4p-4f, GELU_3B = 0x1.b6676ep-3f;
 constexpr float QGELU_Q = 0x1.b3b646p+0f;
+// Of CLAMPED alone.
+#ifndef ACT_LIMIT
+#define ACT_LIMIT 7.0f
+#define ACT_ALPHA QGELU_Q
+#define ACT_OFFSET 1.0f
+#endif
 // Beyond these the sigmoid is exactly 0 or 1 in float32; the clip keeps x^2 and x (1 - s) finite, and the argument of
 // exp above -127 (the CPU's limits are wider: the results are the same).
 constexpr float GELU_FAR = 10.75f, SIGMOID_FAR = 126.0f;
@@ -35,6 +41,9 @@ __device__ __forceinline__ float act(float x) {
   } else if constexpr (KIND == SRELU) {
     float r = x <= 0.0f ? 0.0f : x;
     return r * r;
+  } else if constexpr (KIND == CLAMPED) {
+    float c = x > ACT_LIMIT ? ACT_LIMIT : x;
+    return c * sigmoid32(ACT_ALPHA * c);
   } else {
     static_assert(KIND == SIGMOID, "a kind of the table");
     return x == x ? sigmoid32(x) : x;
@@ -68,10 +77,31 @@ __device__ __forceinline__ float act_vjp(float x, float dy) {
     return silu_slope(x) * dy;
   } else if constexpr (KIND == QGELU) {
     return silu_slope(QGELU_Q * x) * dy;
+  } else if constexpr (KIND == CLAMPED) {
+    float passed = x <= ACT_LIMIT ? silu_slope(ACT_ALPHA * x) * dy : x;  // x is NaN where neither holds
+    return x > ACT_LIMIT ? 0.0f : passed;
   } else {
     static_assert(KIND == SIGMOID, "a kind of the table");
     SigmoidParts part = sigmoid_parts(x);
     float inverse = inverse_of(part.total);
     return x == x ? part.e * inverse * inverse * dy : x;
+  }
+}
+
+// What a gated kind multiplies act(a) by: the second half, which CLAMPED cuts first.
+template <int KIND>
+__device__ __forceinline__ float factor(float b) {
+  if constexpr (KIND == CLAMPED) return clip(b, ACT_LIMIT) + ACT_OFFSET;
+  else return b;
+}
+
+// factor'(b) * dy
+template <int KIND>
+__device__ __forceinline__ float factor_vjp(float b, float dy) {
+  if constexpr (KIND == CLAMPED) {
+    float passed = fabsf(b) <= ACT_LIMIT ? dy : b;  // b is NaN where neither holds
+    return fabsf(b) > ACT_LIMIT ? 0.0f : passed;
+  } else {
+    return dy;
   }
 }

@@ -99,7 +99,7 @@ struct Input {
     each_row<Whole, 1>(v, {s}, r, c, [](const float (&x)[1]) { return act<ACT>(x[0]); });
 #elif INPUT == 2
     const Source b{s.data + s.columns, s.rows, s.columns, s.stride, s.aligned};
-    each_row<Whole, 2>(v, {s, b}, r, c, [](const float (&x)[2]) { return act<ACT>(x[0]) * x[1]; });
+    each_row<Whole, 2>(v, {s, b}, r, c, [](const float (&x)[2]) { return act<ACT>(x[0]) * factor<ACT>(x[1]); });
 #elif INPUT == 3
     const Source x{second, s.rows, s.columns, second_stride, s.aligned};
     each_row<Whole, 2>(v, {s, x}, r, c, [](const float (&x)[2]) { return act_vjp<ACT>(x[1], x[0]); });
@@ -108,8 +108,15 @@ struct Input {
     const long long half = s.columns / 2;
     const Source dy{s.data, s.rows, half, s.stride, s.aligned}, a{second, s.rows, half, second_stride, s.aligned};
     const Source b{second + half, s.rows, half, second_stride, s.aligned};
-    if (c >= half) each_row<Whole, 2>(v, {dy, a}, r, c - half, [](const float (&x)[2]) { return act<ACT>(x[1]) * x[0]; });
-    else each_row<Whole, 3>(v, {dy, a, b}, r, c, [](const float (&x)[3]) { return act_vjp<ACT>(x[1], x[0] * x[2]); });
+    if constexpr (ACT == CLAMPED) {  // both read b: fewer registers in one loop
+      each_row<Whole, 3>(v, {dy, a, b}, r, c < half ? c : c - half, [&](const float (&x)[3]) {
+        return c < half ? act_vjp<ACT>(x[1], x[0] * factor<ACT>(x[2])) : factor_vjp<ACT>(x[2], act<ACT>(x[1]) * x[0]);
+      });
+    } else if (c < half) {
+      each_row<Whole, 3>(v, {dy, a, b}, r, c, [](const float (&x)[3]) { return act_vjp<ACT>(x[1], x[0] * x[2]); });
+    } else {
+      each_row<Whole, 2>(v, {dy, a}, r, c - half, [](const float (&x)[2]) { return act<ACT>(x[1]) * x[0]; });
+    }
 #endif
   }
 };
