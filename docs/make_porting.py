@@ -53,7 +53,7 @@ class Layer:
 
 
 _BUILT = "NotBuiltError"
-_DEVICE = {"device": 'the default device unless given; `"meta"` is not known: a layer has its values when it is made'}
+_DEVICE = {"device": 'the default device unless given; from `"meta"`, `reset_parameters(device=)` says where to'}
 _DTYPE = {"params_dtype": "float32 unless given, whatever torch's default; `dtype` is its name here"}
 _PLACED = {**_DEVICE, **_DTYPE}
 _PARALLEL: dict[str, Value] = {

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nvfp.errors import DeviceError, DTypeError, message
+from nvfp.errors import DeviceError, DTypeError, NvfpError, message
 from nvfp.kernels.operand import Operand
 
 Kind = Literal["cpu", "cuda"]
@@ -34,6 +34,9 @@ def kind_of(array: Any) -> Kind:
             kind = "cuda"
             CUDA_TYPES.append(type(array))
         else:
+            problem = getattr(array, "problem", None)  # of a parameter that has no memory yet
+            if isinstance(problem, NvfpError):
+                raise problem
             name = type(array).__name__
             raise DTypeError(message("kernels", "a NumPy or CuPy array", name, "convert it with nf.asarray"))
         KINDS[type(array)] = kind

@@ -316,6 +316,10 @@ class GemmSite:
         for state in self.states.values():
             state.move(like)
 
+    def restart(self) -> None:
+        """Forget what was known of earlier values: the kept weight and the scaling states."""
+        self._kept, self.states = None, {}
+
     def __getstate__(self) -> tuple[Any, ...]:
         options = (self.gradients.fuse, self.gradients.later is not None, self.save_original_input)
         return self.name, self._prefix, self.states, self._rng, self.rounding, options  # a kept weight is made again

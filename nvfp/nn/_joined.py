@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from nvfp.arrays.array import Array, parameter, wrap
-from nvfp.arrays.creation import empty_raw, zeros
+from nvfp.arrays.array import Array, wrap
+from nvfp.arrays.creation import empty_raw
 from nvfp.arrays.functions.joining import concat
 from nvfp.arrays.random import Generator
 from nvfp.arrays.storage import Storage, copy_into
 from nvfp.autograd.tape import record
 from nvfp.errors import ArgumentError, DTypeError, StateError, message
-from nvfp.nn._init import Init, count
-from nvfp.nn._quantized_init import check_parts, weight_parameter
+from nvfp.nn._init import Constant, Init, count
+from nvfp.nn._initial import Initial, Unmade
+from nvfp.nn._quantized_init import check_parts, weight_maker
 from nvfp.nn.module import Module
 
 
@@ -91,10 +92,12 @@ class Joined:
     def lay(self, owner: Module) -> None:
         """Move the parts side by side into one new buffer; the parameter objects stay.
 
-        Parts that are absent, or assigned with other dtypes or lengths, stay where they are.
+        Parts that are absent or without values yet, or assigned with other dtypes or lengths, stay where they are.
         """
         self._views, self._storage = (), None
         parts = [owner._parameters[name] for name in self.names if name in owner._parameters]
+        if any(type(p.raw) is Unmade for p in parts):
+            return
         kinds = {(p.dtype, p.device, p.shape[1:]) for p in parts}
         if len(self.names) == 1 or len(parts) < len(self.names) or len(kinds) > 1 or parts[0].ndim == 0:
             return
@@ -179,11 +182,13 @@ def add_parts(
         raise ArgumentError(message(type(owner).__name__, "names that are free", f"{taken[0]}weight", do))
     check_parts(type(owner).__name__, len(sizes))
     for prefix, rows in sizes.items():
-        values = init((rows, columns), rng, dtype, device)
-        setattr(owner, f"{prefix}weight", weight_parameter(type(owner).__name__, values))
+        make = weight_maker(type(owner).__name__)
+        owner.add_initial(f"{prefix}weight", Initial((rows, columns), dtype, init, rng, make), device)
     for prefix, rows in sizes.items():
-        value = parameter(zeros((rows,), dtype=dtype, device=device)) if bias else None
-        setattr(owner, f"{prefix}bias", value)
+        if bias:
+            owner.add_initial(f"{prefix}bias", Initial((rows,), dtype, Constant(0.0)), device)
+        else:
+            setattr(owner, f"{prefix}bias", None)
     joins = [Joined(tuple(f"{prefix}{kind}" for prefix in sizes)) for kind in ("weight", "bias")]
     for join in joins:
         join.lay(owner)

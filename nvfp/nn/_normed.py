@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from nvfp.arrays.array import Array, parameter
-from nvfp.arrays.creation import ones, zeros
+from nvfp.arrays.array import Array
 from nvfp.kernels._norm import check_eps
 from nvfp.nn import _te
 from nvfp.nn._gemm_site import GemmModule
+from nvfp.nn._init import Constant
+from nvfp.nn._initial import Initial
 from nvfp.nn.functional.layer_norm import layer_norm
 from nvfp.nn.functional.rms_norm import rms_norm
 
@@ -25,10 +26,12 @@ class NormedModule(GemmModule):
         layer = type(self).__name__
         self.normalization = _te.one_of(layer, "normalization", normalization, NORMALIZATIONS)
         self.eps, self.zero_centered_gamma = check_eps(layer, eps), bool(zero_centered_gamma)
-        gamma = (zeros if zero_centered_gamma else ones)((features,), dtype=dtype, device=device)
-        self.layer_norm_weight = parameter(gamma)
-        beta = normalization == "LayerNorm"
-        self.layer_norm_bias = parameter(zeros((features,), dtype=dtype, device=device)) if beta else None
+        gamma = Constant(0.0 if zero_centered_gamma else 1.0)
+        self.add_initial("layer_norm_weight", Initial((features,), dtype, gamma), device)
+        if normalization == "LayerNorm":
+            self.add_initial("layer_norm_bias", Initial((features,), dtype, Constant(0.0)), device)
+        else:
+            self.layer_norm_bias = None
 
     def _norm(self, x: Array, *, shown: bool) -> Array:
         """The normalized input; unless it is shown, the GEMM behind may compute it as it quantizes."""

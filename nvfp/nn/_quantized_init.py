@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from nvfp.arrays.array import Array, parameter
 from nvfp.arrays.quantized_parameter import quantized_parameter
 from nvfp.errors import ArgumentError, DTypeError, message
+from nvfp.nn._initial import Unmade
 from nvfp.nn.module import Module, made
 from nvfp.recipes.base import Recipe
 from nvfp.recipes.context import current_recipe, default_recipe
@@ -125,10 +127,14 @@ def _quantize_by_name(setting: _Setting, modules: Sequence[Module]) -> None:
         _check_one(type(owner).__name__, len(names))
     twins: dict[int, Array] = {}  # of a parameter that several layers share
     for owner, (name,), plan in wanted:
-        dense = owner._parameters[name]
+        dense, initial = owner._parameters[name], owner._initials.get(name)
+        if initial is not None:
+            initial.make = partial(setting.parameter, plan=plan)
+        if type(dense.raw) is Unmade:
+            continue
         if id(dense) not in twins:
             twins[id(dense)] = setting.parameter(dense.detach(), plan)
-        setattr(owner, name, twins[id(dense)])
+        owner._parameters[name] = twins[id(dense)]  # at its place in the order
 
 
 def _weights(modules: Sequence[Module]) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
@@ -160,17 +166,16 @@ def _no_format(layer: str, recipe: Recipe) -> ArgumentError:
     return ArgumentError(message(layer, f"a recipe with quantized weights under {_NAME}", str(recipe), do))
 
 
-def weight_parameter(layer: str, values: Array) -> Array:
-    """Return a GEMM weight with these values: a parameter, quantized inside `quantized_model_init`.
+def weight_maker(layer: str) -> Callable[[Array], Array]:
+    """Return what makes a GEMM weight of values [N, K]: a parameter, quantized inside `quantized_model_init`.
 
     Args:
         layer: the public name, for messages.
-        values: [N, K].
     """
     setting = _setting.get()
     if setting is None or setting.recipe is None or not setting.at_once:
-        return parameter(values)
+        return parameter
     plan: TensorPlan = setting.recipe.linear_plan().w
     if plan.format is None:
         raise _no_format(layer, setting.recipe)
-    return setting.parameter(values, plan)
+    return partial(setting.parameter, plan=plan)

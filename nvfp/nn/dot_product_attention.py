@@ -6,17 +6,18 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from nvfp.arrays.array import Array, parameter
-from nvfp.arrays.creation import zeros
+from nvfp.arrays.array import Array
 from nvfp.arrays.functions._common import array
 from nvfp.arrays.functions.shape import reshape, swapaxes
 from nvfp.arrays.random import Generator
 from nvfp.autograd.recompute import checkpoint
+from nvfp.dtypes.dense import float32
 from nvfp.errors import ArgumentError, ShapeError, message
 from nvfp.kernels.attention import MASK_TYPES, SOFTMAX_TYPES
 from nvfp.kernels.dropout import check_probability
 from nvfp.nn._dropout import DropoutState
-from nvfp.nn._init import count
+from nvfp.nn._init import Constant, count
+from nvfp.nn._initial import Initial
 from nvfp.nn._te import UNUSED, one_of, refuse
 from nvfp.nn.functional.attention import Mask, attention
 from nvfp.nn.inference import InferenceParams, check_cache
@@ -138,7 +139,8 @@ class DotProductAttention(Module):
         self.deterministic = bool(deterministic)
         self.softmax_offset: Array | None = None
         if softmax_type == "learnable":
-            self.softmax_offset = parameter(zeros((1, self.num_attention_heads, 1, 1), device=device))
+            shape = 1, self.num_attention_heads, 1, 1
+            self.add_initial("softmax_offset", Initial(shape, float32, Constant(0.0)), device)
         self._dropout = DropoutState(rng)
 
     def forward(

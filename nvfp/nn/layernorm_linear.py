@@ -11,7 +11,7 @@ from nvfp.dtypes.dense import float32
 from nvfp.nn import _te
 from nvfp.nn._gemm_site import GemmSite
 from nvfp.nn._gradients import gradient_options
-from nvfp.nn._init import Init, count, normal
+from nvfp.nn._init import Init, Normal, count
 from nvfp.nn._joined import add_parts, part_sizes
 from nvfp.nn._normed import NormedModule
 
@@ -38,7 +38,7 @@ class LayerNormLinear(NormedModule):
         return_layernorm_output: return ``norm(x)`` too, as the last value.
         parameters_split: as in `nf.nn.Linear`.
         dtype: of the parameters; float32 unless given. ``params_dtype`` is TE's name for it.
-        device: of the parameters; the default device unless given.
+        device: of the parameters; the default device unless given. ``"meta"``: see `Module.reset_parameters`.
         rng: a `nf.random.Generator`; without one fresh entropy.
         name: shown in reports.
         te: TE's other arguments (several devices), at their defaults only.
@@ -108,7 +108,7 @@ class LayerNormLinear(NormedModule):
             self,
             part_sizes("LayerNormLinear", parameters_split, out_features),
             in_features,
-            init_method or normal(0.023),
+            init_method or Normal(0.023),
             bias=bias,
             dtype=dtype,
             device=device,

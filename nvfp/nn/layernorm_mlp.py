@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nvfp.arrays.array import Array, parameter
-from nvfp.arrays.creation import zeros
+from nvfp.arrays.array import Array
 from nvfp.arrays.random import Generator
 from nvfp.autograd import recompute
 from nvfp.dtypes.dense import float32
@@ -14,9 +13,10 @@ from nvfp.kernels.activation import KINDS
 from nvfp.nn import _te
 from nvfp.nn._gemm_site import GemmSite
 from nvfp.nn._gradients import gradient_options
-from nvfp.nn._init import Init, count, normal
+from nvfp.nn._init import Constant, Init, Normal, count
+from nvfp.nn._initial import Initial
 from nvfp.nn._normed import NormedModule
-from nvfp.nn._quantized_init import weight_parameter
+from nvfp.nn._quantized_init import weight_maker
 from nvfp.nn.functional.activation import activation as act, clamp
 
 _UNBUILT = {
@@ -54,7 +54,7 @@ class LayerNormMLP(NormedModule):
         return_bias: leave ``fc2_bias`` out of ``y`` and return it behind ``y``.
         return_layernorm_output: return ``norm(x)`` too, as the last value.
         dtype: of the parameters; float32 unless given. ``params_dtype`` is TE's name for it.
-        device: of the parameters; the default device unless given.
+        device: of the parameters; the default device unless given. ``"meta"``: see `Module.reset_parameters`.
         rng: a `nf.random.Generator`; without one fresh entropy.
         name: shown in reports.
         te: TE's other arguments (several devices), at their defaults only.
@@ -130,9 +130,12 @@ class LayerNormMLP(NormedModule):
         wide = 2 * f if KINDS[activation].gated else f
         sizes = {"fc1": (wide, h, init_method), "fc2": (h, f, output_layer_init_method)}
         for fc, (n, k, init) in sizes.items():
-            value = (init or normal(0.023))((n, k), rng, dtype, device)
-            setattr(self, f"{fc}_weight", weight_parameter("LayerNormMLP", value))
-            setattr(self, f"{fc}_bias", parameter(zeros((n,), dtype=dtype, device=device)) if bias else None)
+            make = weight_maker("LayerNormMLP")
+            self.add_initial(f"{fc}_weight", Initial((n, k), dtype, init or Normal(0.023), rng, make), device)
+            if bias:
+                self.add_initial(f"{fc}_bias", Initial((n,), dtype, Constant(0.0)), device)
+            else:
+                setattr(self, f"{fc}_bias", None)
         self._fc1, self._fc2 = self._sites = (
             GemmSite("fc1", rng, **gradients),
             GemmSite("fc2", rng, **gradients),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nvfp.arrays.array import Array, parameter
+from nvfp.arrays.array import Array
 from nvfp.arrays.random import Generator
 from nvfp.dtypes.dense import float32
 from nvfp.errors import ArgumentError, DTypeError, message
 from nvfp.kernels.activation import KINDS
-from nvfp.nn._init import Init, count, normal
+from nvfp.nn._init import Init, Normal, count
+from nvfp.nn._initial import Initial
 from nvfp.nn.functional.activation import activation, clamp
 from nvfp.nn.functional.embedding import embedding
 from nvfp.nn.linear import Linear
@@ -48,7 +49,8 @@ class Embedding(Module):
         num_embeddings = count("Embedding", "num_embeddings", num_embeddings)
         embedding_dim = count("Embedding", "embedding_dim", embedding_dim)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.weight = parameter((init_method or normal(0.02))((num_embeddings, embedding_dim), rng, dtype, device))
+        shape = num_embeddings, embedding_dim
+        self.add_initial("weight", Initial(shape, dtype, init_method or Normal(0.02), rng), device)
 
     def forward(self, ids: Array) -> Array:
         """Return ``weight[ids]``, [..., H]."""

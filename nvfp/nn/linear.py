@@ -11,7 +11,7 @@ from nvfp.dtypes.dense import float32
 from nvfp.nn import _te
 from nvfp.nn._gemm_site import GemmModule, GemmSite
 from nvfp.nn._gradients import gradient_options
-from nvfp.nn._init import Init, count, normal
+from nvfp.nn._init import Init, Normal, count
 from nvfp.nn._joined import add_parts, part_sizes
 
 
@@ -35,7 +35,7 @@ class Linear(GemmModule):
             ``<name>_weight`` (and ``<name>_bias``) one below the other. They lie side by side in memory
             and are one GEMM.
         dtype: of the parameters; float32 unless given. ``params_dtype`` is TE's name for it.
-        device: of the parameters; the default device unless given.
+        device: of the parameters; the default device unless given. ``"meta"``: see `Module.reset_parameters`.
         rng: a `nf.random.Generator`; without one fresh entropy.
         name: shown in reports.
         te: TE's other arguments (several devices), at their defaults only.
@@ -97,7 +97,7 @@ class Linear(GemmModule):
             self,
             part_sizes("Linear", parameters_split, out_features),
             in_features,
-            init_method or normal(0.023),
+            init_method or Normal(0.023),
             bias=bias,
             dtype=_te.parameter_dtype("Linear", dtype, params_dtype) or float32,
             device=device,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from nvfp.arrays.array import Array, parameter
-from nvfp.arrays.creation import zeros
+from nvfp.arrays.array import Array
 from nvfp.arrays.random import Generator
 from nvfp.dtypes.dense import float32
-from nvfp.nn._init import Init, count, normal
+from nvfp.nn._init import Constant, Init, Normal, count
+from nvfp.nn._initial import Initial
 from nvfp.nn.functional.linear_cross_entropy import CHUNK_BYTES, linear_cross_entropy
 from nvfp.nn.module import Module
 
@@ -28,7 +28,7 @@ class LinearCrossEntropy(Module):
         init_method: ``(shape, rng, dtype, device) -> Array`` for the weight; default normal with standard deviation
             0.023.
         dtype: of the parameters; float32 unless given.
-        device: of the parameters; the default device unless given.
+        device: of the parameters; the default device unless given. ``"meta"``: see `Module.reset_parameters`.
         rng: a `nf.random.Generator`; without one fresh entropy.
 
     Shapes: x [..., K], targets [...], weight [V, K], bias [V]; result a float32 scalar, or [...] for ``"none"``.
@@ -71,8 +71,10 @@ class LinearCrossEntropy(Module):
         }  # fmt: skip
         dtype = float32 if dtype is None else dtype
         shape = self.num_classes, self.in_features
-        self.weight = parameter((init_method or normal(0.023))(shape, rng, dtype, device))
-        self.bias = parameter(zeros(shape[:1], dtype=dtype, device=device)) if bias else None
+        self.add_initial("weight", Initial(shape, dtype, init_method or Normal(0.023), rng), device)
+        self.bias: Array | None = None
+        if bias:
+            self.add_initial("bias", Initial(shape[:1], dtype, Constant(0.0)), device)
 
     def forward(self, x: Array, targets: Array) -> Array:
         """Return the loss of ``targets`` [...] given ``x`` [..., K]."""

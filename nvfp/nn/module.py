@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 
 from nvfp.arrays.array import Array
-from nvfp.arrays.convert import asarray
 from nvfp.arrays.functions.conversion import astype
 from nvfp.arrays.quantized import QuantizedArray
 from nvfp.arrays.quantized_parameter import moved as rebind
 from nvfp.dtypes.dense import as_dtype, bfloat16, float16, float32, float64
 from nvfp.errors import ArgumentError, DTypeError, ShapeError, StateError, message
+from nvfp.nn._initial import Initial, reset
+from nvfp.nn._loading import extra_name, loaded, remedy
 from nvfp.nn._names import Root, root, sites
 
-# First part of the names of `Module.extra_state`: state that is no parameter.
-_EXTRA = ("scaling", "dropout")
 # functional_call puts other arrays in the place of parameters: (id(module), name) -> Array.
 _substitutes: ContextVar[Mapping[tuple[int, str], Array] | None] = ContextVar("nvfp_substitutes", default=None)
 # Modules are noted here as they are made, where somebody wants to know them (`quantized_model_init`).
@@ -55,6 +54,7 @@ class Module:
     def __init__(self) -> None:
         self.__dict__["_parameters"] = {}
         self.__dict__["_modules"] = {}
+        self.__dict__["_initials"] = {}
         self.training = True
         noted = made.get()
         if noted is not None:
@@ -71,7 +71,7 @@ class Module:
             raise ArgumentError(
                 message("Module", "modules without a cycle", f"{name} that holds its owner", "break it")
             )
-        for kind in ("_parameters", "_modules"):
+        for kind in ("_parameters", "_modules", "_initials"):
             self.__dict__[kind].pop(name, None)
         if isinstance(value, Array) and value.is_parameter:
             self.__dict__.pop(name, None)
@@ -86,6 +86,7 @@ class Module:
         for kind in ("_parameters", "_modules"):
             if name in self.__dict__[kind]:
                 del self.__dict__[kind][name]
+                self._initials.pop(name, None)
                 return
         super().__delattr__(name)
 
@@ -100,6 +101,38 @@ class Module:
         if name in own.get("_modules", ()):
             return own["_modules"][name]
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    def add_initial(self, name: str, initial: Initial, device: Any) -> None:
+        """Register a parameter that has its first values from ``initial``, or none yet on ``"meta"``."""
+        setattr(self, name, initial.first(type(self).__name__, device))
+        self._initials[name] = initial
+
+    def reset_parameters(self, device: Any = None) -> None:
+        """Give the parameters of this module and of all below their first values, in the order of registration.
+
+        Layers that were made with ``device="meta"`` have parameters of a shape and a dtype alone, which take no
+        memory; this gives them both values and memory. The values are those of a layer that is made at once with the
+        same ``rng`` (a function of yours that draws gets a Generator spawned from it). Parameters that have values get
+        new ones at their addresses, and lose their gradients; scaling state starts anew. Parameters that were assigned
+        to a module from outside stay as they are.
+
+        Args:
+            device: where parameters go from ``"meta"``; the default device unless given.
+
+        Raises:
+            StateError: a parameter on ``"meta"`` whose first values no module here knows. Nothing is changed then.
+            DeviceError: the device cannot be used here.
+
+        Example:
+            >>> import nvfp as nf
+            >>> layer = nf.nn.Linear(3, 2, device="meta")
+            >>> layer.weight.shape, layer.weight.nbytes
+            ((2, 3), 0)
+            >>> layer.reset_parameters(device="cpu")
+            >>> layer(nf.ones((4, 3), device="cpu")).shape
+            (4, 2)
+        """
+        reset(self.named_modules(), device)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `forward`."""
@@ -195,7 +228,7 @@ class Module:
         for key, value in given.items():
             if key in parameters:
                 continue
-            prefix, name = _extra_name(key)
+            prefix, name = extra_name(key)
             if name and prefix in extra:
                 extra[prefix][name] = value
             else:
@@ -207,10 +240,10 @@ class Module:
                     "load_state_dict",
                     "exactly the module's names",
                     f"missing {missing}, unknown {unknown}",
-                    _remedy(missing, unknown),
+                    remedy(missing, unknown),
                 )
             )
-        values = {key: _loaded(given[key], p) for key, p in parameters.items() if key in given}
+        values = {key: loaded(given[key], p) for key, p in parameters.items() if key in given}
         for key, value in values.items():
             wanted = parameters[key].shape
             if value.shape != wanted:
@@ -299,30 +332,6 @@ class Module:
         if not lines:
             return f"{type(self).__name__}({self.extra_repr()})"
         return f"{type(self).__name__}({self.extra_repr()}\n  " + "\n  ".join(lines) + "\n)"
-
-
-def _loaded(value: Any, p: Array) -> Array:
-    """A saved value as the parameter takes it: in its dtype; dense values for a quantized one stay dense."""
-    if isinstance(p, QuantizedArray) and getattr(value, "dtype", None) != p.dtype:
-        return asarray(value, dtype=float32, device=p.device)
-    return asarray(value, dtype=p.dtype, device=p.device)
-
-
-def _extra_name(key: str) -> tuple[str, str]:
-    """Split ``"block.fc1.scaling.forward.scale"`` into the module's name and its own part ("" if there is none)."""
-    parts = key.split(".")
-    at = max((i for i, part in enumerate(parts[:-1]) if part in _EXTRA), default=len(parts))
-    return ".".join(parts[:at]), ".".join(parts[at:])
-
-
-def _remedy(missing: list[str], unknown: list[str]) -> str:
-    """What to do about names that differ; ``weight`` on one side and ``query_weight`` on the other has a reason."""
-    for parts, wholes in ((missing, unknown), (unknown, missing)):
-        for key in parts:
-            prefix, dot, name = key.rpartition(".")
-            if f"{prefix}{dot}{name.rpartition('_')[2]}" in wholes:
-                return "make the module as the saved one: with the same fuse_qkv_params (or parameters_split)"
-    return "pass strict=False to load what fits"
 
 
 @contextmanager

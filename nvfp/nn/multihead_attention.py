@@ -67,7 +67,7 @@ class MultiheadAttention(Module):
         softmax_type: ``"vanilla"``, ``"off-by-one"`` or ``"learnable"``; see `DotProductAttention`.
         deterministic: as in `DotProductAttention`.
         dtype: of the parameters; float32 unless given. ``params_dtype`` is TE's name for it.
-        device: of the parameters; the default device unless given.
+        device: of the parameters; the default device unless given. ``"meta"``: see `Module.reset_parameters`.
         rng: a `nf.random.Generator` for initial values and dropout; without one fresh entropy.
         fuse_wgrad_accumulation: as in `Linear`.
         delay_wgrad_compute: as in `Linear`.

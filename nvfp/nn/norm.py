@@ -6,15 +6,16 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from nvfp.arrays.array import Array, parameter
-from nvfp.arrays.creation import full, ones, zeros
+from nvfp.arrays.array import Array
+from nvfp.arrays.creation import full
 from nvfp.arrays.functions._common import array, integers
 from nvfp.arrays.random import Generator
 from nvfp.dtypes.dense import float32
 from nvfp.errors import DTypeError, ShapeError, message
 from nvfp.kernels._norm import check_eps
 from nvfp.nn import _te
-from nvfp.nn._init import count
+from nvfp.nn._init import Constant, count
+from nvfp.nn._initial import Initial
 from nvfp.nn.functional.layer_norm import layer_norm
 from nvfp.nn.functional.rms_norm import rms_norm
 from nvfp.nn.module import Module
@@ -51,11 +52,11 @@ class _Norm(Module):
         self.normalized_shape = tuple(count(layer, "normalized_shape", length) for length in shape)
         self.eps, self.zero_centered_gamma = check_eps(layer, eps), bool(zero_centered_gamma)
         dtype = _te.parameter_dtype(layer, dtype, params_dtype)
-        place: dict[str, Any] = {"dtype": float32 if dtype is None else dtype, "device": device}
-        make = zeros if self.zero_centered_gamma else ones
-        self.weight = parameter(make(self.normalized_shape, **place))
+        dtype = float32 if dtype is None else dtype
+        gamma = Constant(0.0 if self.zero_centered_gamma else 1.0)
+        self.add_initial("weight", Initial(self.normalized_shape, dtype, gamma), device)
         if self._biased:
-            self.bias = parameter(zeros(self.normalized_shape, **place))
+            self.add_initial("bias", Initial(self.normalized_shape, dtype, Constant(0.0)), device)
 
     def _rows(self, x: Array) -> tuple[Array, tuple[int, ...]]:
         """Return ``x`` with the normalised axes made one, and its shape before."""
@@ -87,7 +88,7 @@ class LayerNorm(_Norm):
         zero_centered_gamma: gamma is ``1 + weight``, and the weight starts at 0 instead of 1.
         params_dtype: TE's name of ``dtype``.
         dtype: of the parameters; float32 unless given.
-        device: of the parameters; the default device unless given.
+        device: of the parameters; the default device unless given. ``"meta"``: see `Module.reset_parameters`.
         rng: taken for likeness with other layers; the initial values are constants.
         te: other arguments of TE at their defaults; another value is refused by name.
 

@@ -72,7 +72,7 @@ class TransformerLayer(Module):
         drop_path_rate: chance that a sample loses a branch (what attention or MLP adds), in training; `DropPath`.
         deterministic: as in `DotProductAttention`.
         dtype: of the parameters; float32 unless given. ``params_dtype`` is TE's name for it.
-        device: of the parameters; the default device unless given.
+        device: of the parameters; the default device unless given. ``"meta"``: see `Module.reset_parameters`.
         rng: a `nf.random.Generator` for initial values and dropout; without one fresh entropy.
         fuse_wgrad_accumulation: as in `Linear`.
         delay_wgrad_compute: as in `Linear`.
