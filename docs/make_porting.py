@@ -203,6 +203,14 @@ OTHERS: dict[str, tuple[str, dict[str, str]]] = {
         "amax_reduction_group": "a function that reduces the amaxes: no process group",
     }),
     "quantized_model_init": ("enabled recipe preserve_high_precision_init_val", {}),
+    "nn.functional.rope.rope": ("freqs start_positions interleaved", {
+        "t": "named `x`, [B, L, H, D]",
+        "tensor_format": "not an argument: `\"bshd\"`; `nf.swapaxes(x, 0, 1)` of `\"sbhd\"` copies nothing",
+        "cu_seqlens": "not an argument: for packed tokens pass a row of angles for each",
+        "fused": "not an argument: always",
+        "cp_size": "not an argument: one device",
+        "cp_rank": "not an argument: one device",
+    }),
     "recipes.DelayedScaling": (
         "margin fp8_format amax_history_len amax_compute_algo scaling_factor_compute_algo reduce_amax fp8_dpa fp8_mha "
         "backward_override", {}),
@@ -233,6 +241,8 @@ OTHERS: dict[str, tuple[str, dict[str, str]]] = {
         "set_grad_none": "`zero_grad()` drops gradients and clears `main_grad`",
     }),
 }  # fmt: skip
+
+THEIRS = {"optim.AdamW": "FusedAdam", "nn.functional.rope.rope": "apply_rotary_pos_emb"}
 
 
 def rows(layer: Layer) -> dict[str, str]:
@@ -266,7 +276,7 @@ def render() -> str:
         if forward := forward_rows(layer):
             text += table(f"{name}, `forward`:", forward)
     for name, (same, differs) in OTHERS.items():
-        title = f"## {'FusedAdam, here `nf.optim.AdamW`' if name == 'optim.AdamW' else f'`nf.{name}`'}"
+        title = f"## {f'{THEIRS[name]}, here ' if name in THEIRS else ''}`nf.{name}`"
         text += table(title, dict.fromkeys(same.split(), "same") | {k: f"differs: {v}" for k, v in differs.items()})
     return text
 

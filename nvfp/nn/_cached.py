@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from nvfp.arrays.array import Array
-from nvfp.arrays.functions.shape import reshape, swapaxes
 from nvfp.errors import ArgumentError, CacheFullError, NotBuiltError, message
 from nvfp.kernels.attention import MASK_TYPES
-from nvfp.nn.functional.rope import rope
 from nvfp.optional import need
 
 
@@ -82,17 +79,3 @@ def capturing(raw: Any) -> bool:
     if type(raw) is np.ndarray:
         return False
     return bool(need("cupy", extra="cuda13").cuda.get_current_stream().is_capturing())
-
-
-def turned(x: Array, angles: Array, interleaved: bool) -> Array:
-    """Return heads rotated, each token by its own row of angles.
-
-    Args:
-        x: [B, L, H, D].
-        angles: [B L, R].
-        interleaved: as in `nvfp.nn.functional.rope.rope`.
-    """
-    if x.shape[1] == 1:  # a view will do
-        return swapaxes(rope(swapaxes(x, 0, 1), angles, interleaved=interleaved), 0, 1)
-    flat = reshape(x, (1, x.shape[0] * x.shape[1], *x.shape[2:]))
-    return reshape(rope(flat, angles, interleaved=interleaved), x.shape)

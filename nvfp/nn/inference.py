@@ -21,10 +21,10 @@ from nvfp.kernels._dense import contiguous
 from nvfp.kernels.attention_decode import attention_append, attention_decode
 from nvfp.kernels.elementwise import elementwise
 from nvfp.kernels.embedding import embedding
-from nvfp.nn._cached import Pages, capturing, decode_mask, turned
+from nvfp.nn._cached import Pages, capturing, decode_mask
 from nvfp.nn._init import count
 from nvfp.nn.functional.attention import attention
-from nvfp.nn.functional.rope import rope
+from nvfp.nn.functional.rope import rope, rope_of_rows
 
 _NAME = "InferenceParams"
 
@@ -303,7 +303,10 @@ class InferenceParams:
             return rope(query, q_freqs, interleaved=interleaved), rope(key, k_freqs, interleaved=interleaved)
         of_query = self._angles(query, q_freqs)
         of_key = of_query if k_freqs is q_freqs else self._angles(key, k_freqs)
-        return turned(query, of_query, interleaved), turned(key, of_key, interleaved)
+        return (
+            rope_of_rows(query, of_query, interleaved=interleaved),
+            rope_of_rows(key, of_key, interleaved=interleaved),
+        )
 
     def _check_angles(self, x: Array, freqs: Array) -> None:
         self._check(x)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import nvfp as nf
-from nvfp.errors import ArgumentError, DTypeError
+from nvfp.errors import ArgumentError, DTypeError, ShapeError
+from nvfp.nn.functional.rope import rope
 from tests.tolerances import check
 
 
@@ -68,6 +69,43 @@ def test_tables_are_kept_and_follow_the_device(device: Any) -> None:
 def test_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises((ArgumentError, DTypeError)):
         nf.nn.RotaryPositionEmbedding(**arguments)
+
+
+@pytest.mark.parametrize("layout", ["bshd", "sbhd", "slice"])
+@pytest.mark.parametrize("length", [1, 5])
+def test_start_positions(device: Any, length: int, layout: str) -> None:
+    """Each entry of the batch from its own position: as each by itself from there; gradients likewise."""
+    draw = np.random.default_rng(length)
+    shape = {"bshd": (3, length, 2, 8), "sbhd": (length, 3, 2, 8), "slice": (3, length, 3, 2, 8)}[layout]
+    given = nf.asarray(draw.standard_normal(shape).astype(np.float32), requires_grad=True)
+    freqs, starts = nf.nn.RotaryPositionEmbedding(6)(12), [7, 0, 3]
+    x = {"bshd": given, "sbhd": nf.swapaxes(given, 0, 1), "slice": given[:, :, 1] if layout == "slice" else given}[
+        layout
+    ]
+    y = rope(x, freqs, start_positions=nf.asarray(starts))
+    dy = nf.asarray(draw.standard_normal(y.shape).astype(np.float32))
+    y.backward(dy)
+    alone = nf.asarray(np.asarray(x.detach()), requires_grad=True)
+    parts = [rope(alone[i : i + 1], freqs[first:]) for i, first in enumerate(starts)]
+    whole = nf.concat(parts)
+    whole.backward(dy)
+    assert nf.array_equal(y, whole)
+    got = np.asarray(given.grad)
+    got = got.swapaxes(0, 1) if layout == "sbhd" else got[:, :, 1] if layout == "slice" else got
+    assert np.array_equal(got, np.asarray(alone.grad))
+
+
+def test_refused_start_positions(device: Any) -> None:
+    x, freqs = nf.ones((2, 3, 1, 4)), nf.nn.RotaryPositionEmbedding(4)(4)
+    for starts, error in (([0, 0, 0], ShapeError), ([0.0, 1.0], DTypeError)):
+        with pytest.raises(error, match="start_positions"):
+            rope(x, freqs, start_positions=nf.asarray(starts))
+    late = nf.asarray([0, 2])
+    if device == "cpu":
+        with pytest.raises(IndexError):
+            rope(x, freqs, start_positions=late)
+    else:
+        assert np.isnan(np.asarray(rope(x, freqs, start_positions=late))[1, 2]).all()
 
 
 def test_refused_lengths() -> None:
