@@ -46,6 +46,8 @@ def bench(b: Bench) -> None:
             peer=lambda torch, act=act: partial(_gated, getattr(torch.nn.functional, act), b.tensor(pairs)),
         )  # fmt: skip
         b.row(f"{kind} gradient", partial(activation_vjp, pairs, dy, kind), moved=2.5 * pairs.nbytes)
+    b.row("clamped_swiglu", partial(activation, pairs, "clamped_swiglu"), moved=1.5 * pairs.nbytes)
+    b.row("clamped_swiglu gradient", partial(activation_vjp, pairs, dy, "clamped_swiglu"), moved=2.5 * pairs.nbytes)
     small, out = b.normal((64, 64)), b.empty((64, 64))
     b.host("gelu into out", partial(activation, small, "gelu", out=out), limit=9)
 

@@ -201,6 +201,8 @@ LAYERS: dict[str, Layer] = {
 OTHERS: dict[str, tuple[str, dict[str, str]]] = {
     "autocast": ("enabled calibrating recipe", {
         "amax_reduction_group": "a function that reduces the amaxes: no process group",
+        "fp8_recipe": "not an argument: `recipe`; `te.fp8_autocast` is `nf.autocast`",
+        "fp8_group": "not an argument: `amax_reduction_group`",
     }),
     "quantized_model_init": ("enabled recipe preserve_high_precision_init_val", {}),
     "nn.functional.rope.rope": ("freqs start_positions interleaved", {

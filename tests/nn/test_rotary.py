@@ -79,9 +79,7 @@ def test_start_positions(device: Any, length: int, layout: str) -> None:
     shape = {"bshd": (3, length, 2, 8), "sbhd": (length, 3, 2, 8), "slice": (3, length, 3, 2, 8)}[layout]
     given = nf.asarray(draw.standard_normal(shape).astype(np.float32), requires_grad=True)
     freqs, starts = nf.nn.RotaryPositionEmbedding(6)(12), [7, 0, 3]
-    x = {"bshd": given, "sbhd": nf.swapaxes(given, 0, 1), "slice": given[:, :, 1] if layout == "slice" else given}[
-        layout
-    ]
+    x = nf.swapaxes(given, 0, 1) if layout == "sbhd" else given[:, :, 1] if layout == "slice" else given
     y = rope(x, freqs, start_positions=nf.asarray(starts))
     dy = nf.asarray(draw.standard_normal(y.shape).astype(np.float32))
     y.backward(dy)
