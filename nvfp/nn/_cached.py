@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -49,6 +50,30 @@ class Pages:
         for name, pages in wanted.items():
             held = self.of.setdefault(name, [])
             held += [self.free.pop() for _ in range(pages - len(held))]
+
+
+class Owners:
+    """Which layer a name of kept memory belongs to; a layer that is gone leaves its name free."""
+
+    def __init__(self) -> None:
+        self._of: dict[Hashable, Any] = {}
+
+    def key(self, layer: Any) -> Hashable:
+        """Return the name of a layer's memory: its ``layer_number``, or one of its own.
+
+        Raises:
+            ArgumentError: another layer of that number lives.
+        """
+        number: Hashable = getattr(layer, "layer_number", None)
+        key = id(layer) if number is None else number
+        owner = self._of.setdefault(key, ref(layer))()
+        if owner is None:
+            self._of[key] = ref(layer)
+        elif owner is not layer:
+            do = "give every layer its own layer_number, or none of them one"
+            got = f"two with layer_number={number!r}"
+            raise ArgumentError(message("InferenceParams", "one layer of a number", got, do))
+        return key
 
 
 def decode_mask(mask_type: str, window: tuple[int, int] | None) -> tuple[bool, int]:

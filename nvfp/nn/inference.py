@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from nvfp.kernels._dense import contiguous
 from nvfp.kernels.attention_decode import attention_append, attention_decode
 from nvfp.kernels.elementwise import elementwise
 from nvfp.kernels.embedding import embedding
-from nvfp.nn._cached import Pages, capturing, decode_mask
+from nvfp.nn._cached import Owners, Pages, capturing, decode_mask
 from nvfp.nn._init import count
 from nvfp.nn.functional.attention import attention
 from nvfp.nn.functional.rope import rope, rope_of_rows
@@ -111,7 +110,7 @@ class InferenceParams:
         self.total_num_pages = count(_NAME, "total_num_pages", pages)
         self._pages = Pages(self.total_num_pages, self.page_size)
         self._layers: dict[Hashable, tuple[Array, Array]] = {}
-        self._owners: dict[Hashable, Any] = {}
+        self._owners = Owners()
         self.sequences: dict[Hashable, int] = {}
         self._fresh: list[int] = []
         # Lengths before the step, new tokens, and the pages of each row: one piece of memory, written once per step.
@@ -258,7 +257,7 @@ class InferenceParams:
             StateError: as `step`; so are ShapeError, DTypeError and GradientError.
         """
         causal, left = decode_mask(attn_mask_type, window_size)
-        key = self._key(layer)
+        key = self._owners.key(layer)
         if needs_grad(q):
             do = "run the model inside nf.no_grad()"
             raise GradientError(message(_NAME, "no gradients through a cache", "queries that want them", do))
@@ -366,18 +365,6 @@ class InferenceParams:
 
     def _all_new(self) -> bool:
         return list(self.sequences.values()) == self._fresh
-
-    def _key(self, layer: Any) -> Hashable:
-        """The name of a module's memory."""
-        number: Hashable = getattr(layer, "layer_number", None)
-        key = id(layer) if number is None else number
-        owner = self._owners.setdefault(key, ref(layer))()
-        if owner is None:  # the module is gone, and its number free
-            self._owners[key] = ref(layer)
-        elif owner is not layer:
-            do = "give every layer its own layer_number, or none of them one"
-            raise ArgumentError(message(_NAME, "one layer of a number", f"two with layer_number={number!r}", do))
-        return key
 
     def __repr__(self) -> str:
         pages = f", pages={self.total_num_pages} of {self.page_size}" if self.is_paged else ""
